@@ -126,7 +126,7 @@ def main(runtime: str, seconds: float, seed: int, cached_primitives: int) -> Non
     The warm-up is the first third of the seconds; it takes longer if the machine is too slow for its number of tasks.
     With few ``cached_primitives``, a short warm-up also fills the cache of oneDNN's primitives.
     """
-    bindings.MAX_CACHED_PRIMITIVES = cached_primitives
+    bindings.primitives.capacity = cached_primitives
     rng, done, seen = random.Random(seed), dict[str, int](), list[tuple[float, int]]()
     be = gen_backend(runtime, rng_seed=1)
     tasks = [op_trees] * 12 + [train] * 4 + [in_a_thread, large_tree]

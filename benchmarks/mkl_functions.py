@@ -82,7 +82,7 @@ def main() -> None:
     if installed("mkl") is None:
         sys.exit('MKL is not installed: pip install "neonlite[mkl]"')
     be, found = Backend("mkl", rng_seed=1), []
-    from neonlite.backend.runtimes.mkl.gemm import load_library
+    from neonlite.backend.runtimes.mkl import load_library
 
     load_library().MKL_Set_Num_Threads(cpus())
     for name, (kind, *sizes) in CASES.items():

@@ -96,7 +96,7 @@ def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> O
             return NotImplemented  # type: ignore[no-any-return]
         info = infer_info(op, a, b, attrs, be)
         if leaves is not None:
-            info = info.be.structures.remember(key, info, pattern)
+            info = info.be.structures.add(key, info)
     node: OpTreeNode = _new(OpTreeNode)
     node.info, node.left, node.right, node.leaves = info, a, b, leaves
     return node

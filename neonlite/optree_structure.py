@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from neonlite.ops import Op
@@ -16,7 +16,7 @@ Attrs = tuple[tuple[str, Any], ...]
 Leaves = dict[int, Any]
 
 STATIC_INTS = range(-8, 9)  # integers that are part of the structure; other scalars are arguments of the plan
-MAX_STRUCTURE_BYTES = 8_000_000  # of a backend's table of structures; a full table is cleared
+MAX_STRUCTURE_BYTES = 8_000_000  # of a backend's cache of structures
 STRUCTURE_BYTES = 600  # measured size of a structure and its key, without the key's pattern of leaves
 PATTERN_BYTES = 8  # of the pattern, per leaf
 
@@ -67,25 +67,10 @@ def info_of(x: object) -> Info | None:
     return info if type(info) is Info else None
 
 
-class Structures(dict[Any, Info]):
-    """A backend's table of structures, {key: Info}. It is cleared when it exceeds MAX_STRUCTURE_BYTES."""
-
-    __slots__ = ("nbytes",)
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-
-    def remember(self, key: Hashable, info: Info, pattern: int | tuple[int, ...] = 0) -> Info:
-        """Store the Info of a key and return it, or the one that another thread stored first."""
-        self.nbytes += STRUCTURE_BYTES + (PATTERN_BYTES * len(pattern) if type(pattern) is tuple else 0)
-        if self.nbytes > MAX_STRUCTURE_BYTES:
-            self.clear()
-        return self.setdefault(key, info)
-
-    def clear(self) -> None:
-        """Remove all structures."""
-        super().clear()
-        self.nbytes = 0
+def structure_bytes(key: Any, info: Info) -> int:
+    """Return the bytes that a structure takes in the cache of its backend."""
+    pattern = key[3:4]
+    return STRUCTURE_BYTES + sum(PATTERN_BYTES * len(leaves) for leaves in pattern if type(leaves) is tuple)
 
 
 class Constant(NamedTuple):

@@ -22,6 +22,14 @@ class Array(Protocol):
         """The dtype."""
 
 
+class HasShape(Protocol):
+    """A data set or tensor: an object with the shape of its data."""
+
+    @property
+    def shape(self) -> Any:
+        """The shape."""
+
+
 class DataFrame(Protocol):
     """A data frame of pandas or polars."""
 
@@ -55,3 +63,6 @@ Namespace: TypeAlias = Any  # an array-API namespace; the standard has no type f
 NativeArray: TypeAlias = Any  # an array of the runtime's library; the array-API standard has no type for it
 NestedLists: TypeAlias = Any  # lists of lists of numbers, as many levels as there are dimensions
 NumPyArray: TypeAlias = "np.ndarray[Any, Any]"
+LayerShape = int | tuple[int, ...]  # F, (F, T) or (C, H, W): without the batch dimension
+LayerShapes: TypeAlias = "LayerShape | Sequence[LayerShapes]"  # also of several inputs or outputs
+WindowSizes = int | Sequence[int] | dict[str, int]  # sizes of a window or filter: a scalar, by axis or by name

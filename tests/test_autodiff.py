@@ -17,7 +17,7 @@ from helpers.reference import numeric_gradient, off
 from helpers.runtimes import back, refused
 
 from neonlite import Autodiff, Backend, NervanaObject, OpTreeNode, check_grad
-from neonlite.backend.runtimes.reference.executor import ReferenceExecutor
+from neonlite.backend.runtimes.base import ReferenceExecutor
 from neonlite.ops import OPS
 from neonlite.optree import postorder
 

@@ -55,8 +55,8 @@ from helpers.reference import REFERENCE, each, numeric_gradient, off, slope
 from helpers.runtimes import RUNTIMES, lacks, refused
 
 from neonlite import Autodiff, Backend
-from neonlite.backend.runtimes.numpy import fused_stage, templates
-from neonlite.backend.runtimes.numpy.fused_stage import MAX_UNTILED_ELEMENTS, MIN_THREADED_ELEMENTS
+from neonlite.backend.runtimes.numpy import stages, templates
+from neonlite.backend.runtimes.numpy.stages import MAX_UNTILED_ELEMENTS, MIN_THREADED_ELEMENTS
 from neonlite.dtypes import promote_types
 from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
 
@@ -694,7 +694,7 @@ def test_the_large_arrays_are_large() -> None:
 @pytest.fixture(autouse=True)
 def shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let threads share all that is large, cheap as it may be."""
-    monkeypatch.setattr(fused_stage, "MIN_THREADED_COST", 0)
+    monkeypatch.setattr(stages, "MIN_THREADED_COST", 0)
 
 
 @pytest.fixture

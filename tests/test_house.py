@@ -27,7 +27,7 @@ from neonlite.backend.builtin_classes import is_builtin
 from neonlite.backend.runtimes import BUILTIN_RUNTIMES
 from neonlite.backend.runtimes.cuda import op_templates as cuda
 from neonlite.backend.runtimes.numpy import templates as numpy
-from neonlite.backend.runtimes.onednn import eltwise, post_ops
+from neonlite.backend.runtimes.onednn import post_ops
 from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
 
 PACKAGE = Path(neonlite.__file__).parent
@@ -88,9 +88,9 @@ LEVELS = {
 }
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
 BACKEND_LEVELS = {
-    0: "attribute_snapshot batch_size bfloat16 builtin_classes errstate format interrupt known_attributes lifecycle "
-    "lock one_element random recording serialization shape_dtype shard thread_pool validation warn",
-    1: "planning planning.steps planning.fusion planning.buffers planning.plan",  # op-trees alone
+    0: "attribute_snapshot batch_size bfloat16 builtin_classes cache errstate format interrupt known_attributes "
+    "lifecycle lock one_element random recording serialization shape_dtype shard thread_pool validation warn",
+    1: "planning",  # op-trees alone
     # arrays
     2: "memory tensor tensor_conversion tensor_index tensor_views histograms planning.layout creation onehot "
     "transaction",
@@ -439,7 +439,7 @@ def test_ops_that_must_be_fast_have_templates():
 def test_templates_and_references_are_of_ops_of_the_table():
     elementwise = {op.name for op in OP_TABLE if op.kind == "elementwise"}
     reductions = {op.name for op in OP_TABLE if op.kind == "reduction"}
-    assert set(numpy.OP_TEMPLATES) | set(cuda.OP_TEMPLATES) | set(eltwise.ELTWISE_FUNCTIONS) <= elementwise
+    assert set(numpy.OP_TEMPLATES) | set(cuda.OP_TEMPLATES) | set(post_ops.ELTWISE_FUNCTIONS) <= elementwise
     for templates in (numpy, cuda):
         special = {name for name, _, _ in templates.CONSTANT_TEMPLATES} | set(templates.INTEGER_TEMPLATES)
         assert special <= set(templates.OP_TEMPLATES)

@@ -19,7 +19,7 @@ from neonlite import data as datasets
 from neonlite.backend import Backend
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Affine, Linear, Sequential, check_layer
-from neonlite.layers.display import LayerList
+from neonlite.layers.container import LayerList
 from neonlite.transforms import CrossEntropyMulti, Softmax
 
 PACKAGES = ["", "backend", "callbacks", "data", "initializers", "layers", "models", "optimizers", "transforms"]

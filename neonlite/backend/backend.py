@@ -21,6 +21,7 @@ from neonlite.backend import (
 )
 from neonlite.backend.attribute_snapshot import Untracked
 from neonlite.backend.batch_size import BatchSize, batch_size, check_batch_size
+from neonlite.backend.cache import Cache
 from neonlite.backend.lock import FairLock
 from neonlite.backend.op_methods import OpMethods
 from neonlite.backend.planning import assignment
@@ -33,7 +34,7 @@ from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import checks_arguments, one_of
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.name_hints import BACKEND, add_hints
-from neonlite.optree_structure import Structures
+from neonlite.optree_structure import MAX_STRUCTURE_BYTES, structure_bytes
 from neonlite.typing import DTypeLike
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from neonlite.backend.shard import Shard
     from neonlite.gradcheck import check_grad
 
+MAX_CHECKED_DOT_INFOS = 1024
 _backend_ids = itertools.count(1)
 
 
@@ -108,19 +110,21 @@ class Backend(OpMethods, Untracked):
         self.thread_bsz = BatchSize()
         self.bsz = batch_size
         self.hist_buf: dict[str, Tensor] = {}
-        self.checked_dot_infos: set[Any] = set()  # (shape, dtype, strides) of operands that passed the checks
         self.closed_by = ""  # the call that closed the backend, with file and line
         lifecycle.open_backends.add(self)
         self.memory_tracker = self.runtime.memory_tracker
+        # the Infos of operands that passed the checks
+        self.checked_dot_infos = Cache(MAX_CHECKED_DOT_INFOS, self.memory_tracker)
         self.primitives: Any = self.runtime.primitives(self.runtime)
         self._executor: Any = self.runtime.executor(self.runtime, self.primitives)
         self.graphs = self.runtime.create_graphs(self)  # captured by ``replay``; None on runtimes without graphs
-        self.structures, self.infos = Structures(), Structures()  # of op-trees, and of tensors
+        caches = (Cache(MAX_STRUCTURE_BYTES, self.memory_tracker, structure_bytes) for _ in range(2))
+        self.structures, self.infos = caches  # of op-trees, and of tensors
         self.exported: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # to other libraries
         self.distributed: weakref.WeakValueDictionary[int, Tensor] = (
             weakref.WeakValueDictionary()
         )  # ``distribute_data``
-        self.plan_cache = PlanCache()
+        self.plan_cache = PlanCache(self.memory_tracker)
         self.array_api = self.namespace_type(self)  # not a property, so that Jupyter completes its names
 
     def __repr__(self) -> str:

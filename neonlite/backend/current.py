@@ -106,7 +106,7 @@ def gen_backend(
     (2, 3)
     >>> nl.gen_backend("cpu", rng_seed=0) is be, nl.gen_backend("cpu", datatype="float64") is be
     (True, False)
-    >>> from neonlite.backend.runtimes.numpy.runtime import NumPyRuntime
+    >>> from neonlite.backend.runtimes.numpy import NumPyRuntime
     >>> class MyRuntime(NumPyRuntime):
     ...     name = "mine"
     >>> nl.gen_backend(MyRuntime()).name

@@ -166,7 +166,7 @@ def elementwise_kernel(
             }
             ...
     """
-    from neonlite.backend.runtimes.cuda.user_kernels import gpu_only_run, register_expression
+    from neonlite.backend.runtimes.cuda.kernels import gpu_only_run, register_expression
 
     if not isinstance(operation, str) or not re.search(r"\bx\b", operation):
         raise ValueError(f"be.elementwise_kernel: expected an expression of x as operation, got {describe(operation)}")
@@ -225,7 +225,7 @@ def raw_kernel(
     ValueError
         The name is taken by a built-in op or method, or the source has no such kernel.
     """
-    from neonlite.backend.runtimes.cuda.user_kernels import RAW_KERNELS, RawKernel, default_launch, gpu_only_run
+    from neonlite.backend.runtimes.cuda.kernels import RAW_KERNELS, RawKernel, default_launch, gpu_only_run
 
     raw = RawKernel(name, source, launch_config or default_launch)
     method = define_op(cls, name, run or gpu_only_run(name), grad, "library", raw.arity, doc, shape_fn)

@@ -6,6 +6,7 @@ import atexit
 import weakref
 from typing import TYPE_CHECKING, Any, cast
 
+from neonlite.backend.cache import clear_caches
 from neonlite.backend.warn import called_from
 
 if TYPE_CHECKING:
@@ -40,13 +41,10 @@ def allocate_backend(cls: type[Backend], /, name: str, **options: object) -> Bac
 def cleanup_backend(be: Backend) -> None:
     """Close the backend: release its plans and buffers. Its tensors can still be read."""
     be.closed_by = be.closed_by or called_from()
-    be.plan_cache.clear()
     be._executor = be.primitives = None
-    if be.graphs is not None:
-        be.graphs.clear()
     be.memory_tracker.clear_thread_cache()
     be.hist_buf = {}
-    be.structures.clear()
+    clear_caches(be.memory_tracker)
 
 
 @atexit.register

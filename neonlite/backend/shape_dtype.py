@@ -129,7 +129,7 @@ def tensor_info(be: Backend, shape: Shape, dtype: str, contiguous: bool = True) 
         Shape, dtype, strides and backend.
     """
     key = (shape, dtype, contiguous)
-    info = be.infos.get(key)
+    info: Info | None = be.infos.get(key)
     if info is None:
         info = Info(shape=shape, op="tensor")
         size = math.prod(shape)
@@ -138,7 +138,7 @@ def tensor_info(be: Backend, shape: Shape, dtype: str, contiguous: bool = True) 
         info.op_def, info.be, info.operand_types, info.num_children = None, be, (), 0
         info.shape, info.dtype, info.compute_dtype = shape, dtype, dtype
         info.find = be.structures.get
-        info = be.infos.remember(key, info)
+        info = be.infos.add(key, info)
     return info
 
 

@@ -20,7 +20,7 @@ from neonlite.data.epoch import RowIndex, Span
 from neonlite.optree import Operand
 
 if TYPE_CHECKING:
-    from neonlite.layers.types import LayerShape
+    from neonlite.typing import LayerShape
 
 
 T = TypeVar("T")

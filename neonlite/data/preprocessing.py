@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from neonlite.backend.validation import check_keys, check_number
 
 if TYPE_CHECKING:
-    from neonlite.layers.types import LayerShape
+    from neonlite.typing import LayerShape
 
 TOLERANCE = 0.1  # how far values may exceed the range of the training data, as a fraction of the range
 ROUNDING = 1e-3  # tolerance for rounding errors, as a fraction of the largest magnitude

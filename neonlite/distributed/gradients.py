@@ -13,7 +13,7 @@ from neonlite.optimizers.optimizer import get_param_list, merge_contiguous, sort
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
     from neonlite.layers import Layer, LayerContainer
-    from neonlite.layers.types import Parameter
+    from neonlite.layers.parameter import Parameter
 
 BUCKET_BYTES = 4 << 20  # of gradients that are summed at once during the backward pass
 

@@ -26,8 +26,8 @@ from neonlite.encoders.columns import (
     refuse_unread,
     to_numpy,
 )
-from neonlite.layers.types import LayerShape
 from neonlite.messages import describe, wording
+from neonlite.typing import LayerShape
 
 LAYOUTS = {2: ("NF", "NT"), 3: ("NHW", "NFT", "NTF"), 4: ("NCHW", "NHWC"), 5: ("NCDHW",)}  # by the number of axes
 LAYOUT_DOC = (

@@ -3,42 +3,31 @@
 from typing import TYPE_CHECKING
 
 from neonlite.backend.builtin_classes import declare_builtin
-from neonlite.layers.activation import Activation, Dropout
-from neonlite.layers.attention import (
-    MultiHeadAttention,
-    PositionalEncoding,
-    PositionEmbedding,
-    TransformerBlock,
-    attention,
-)
-from neonlite.layers.binary import BinaryLinear
-from neonlite.layers.branch import BranchNode, SingleOutputTree, SkipNode, Tree
+from neonlite.layers.activation import Activation, DataTransform, Dropout, Reshape
+from neonlite.layers.attention import MultiHeadAttention, TransformerBlock, attention
+from neonlite.layers.bidirectional import BiBNRNN, BiLSTM, BiRNN, BiSum, DeepBiLSTM, DeepBiRNN
 from neonlite.layers.check import check_layer
 from neonlite.layers.compound import Affine, BinaryAffine, CompoundLayer, Conv, Deconv
 from neonlite.layers.container import GenerativeAdversarial, LayerContainer, Sequential
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.cost import GeneralizedCost, GeneralizedCostMask, GeneralizedGANCost, Multicost
-from neonlite.layers.embedding import LookupTable
+from neonlite.layers.embedding import LookupTable, PositionalEncoding, PositionEmbedding
 from neonlite.layers.layer import Layer
-from neonlite.layers.linear import Bias, Linear
-from neonlite.layers.merge import MergeBroadcast, MergeMultistream, MergeSum
+from neonlite.layers.linear import Bias, BinaryLinear, Linear
+from neonlite.layers.merge import (
+    BranchNode,
+    MergeBroadcast,
+    MergeMultistream,
+    MergeSum,
+    SingleOutputTree,
+    SkipNode,
+    Tree,
+)
 from neonlite.layers.norm import BatchNorm, BatchNormAutodiff, LayerNorm, ShiftBatchNorm
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.pooling import LRN, Pooling
-from neonlite.layers.recurrent import GRU, LSTM, BiBNRNN, BiLSTM, BiRNN, Recurrent
-from neonlite.layers.roi_pooling import RoiPooling
-from neonlite.layers.seq2seq import Decoder, Encoder, Seq2Seq
-from neonlite.layers.sequence_reduction import (
-    BiSum,
-    DeepBiLSTM,
-    DeepBiRNN,
-    RecurrentLast,
-    RecurrentMean,
-    RecurrentSum,
-    get_steps,
-)
-from neonlite.layers.shape import DataTransform, Reshape
-from neonlite.layers.skipthought import SkipThought
+from neonlite.layers.pooling import LRN, Pooling, RoiPooling
+from neonlite.layers.recurrent import GRU, LSTM, Recurrent, RecurrentLast, RecurrentMean, RecurrentSum, get_steps
+from neonlite.layers.seq2seq import Decoder, Encoder, Seq2Seq, SkipThought
 from neonlite.name_hints import module_getattr
 
 __all__ = [

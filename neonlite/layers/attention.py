@@ -9,23 +9,18 @@ from typing import Any, Self
 from neonlite.backend import Tensor
 from neonlite.backend.shard import draw_minibatch_mask
 from neonlite.backend.validation import check_numbers, checks_arguments, instance, integer
-from neonlite.initializers import Constant, Gaussian, GlorotUniform
-from neonlite.layers.accumulation import accumulates
-from neonlite.layers.activation import Dropout, keep_probability
-from neonlite.layers.branch import SkipNode
+from neonlite.initializers import Constant, GlorotUniform
+from neonlite.layers.activation import ActivationLike, Dropout, keep_probability
 from neonlite.layers.compound import Affine
-from neonlite.layers.display import LayerList
-from neonlite.layers.layer import Layer
-from neonlite.layers.layer_checks import check_sequence_shape
-from neonlite.layers.merge import MergeSum
+from neonlite.layers.container import LayerList
+from neonlite.layers.layer import LayerInput
+from neonlite.layers.merge import MergeSum, SkipNode
 from neonlite.layers.norm import LayerNorm
-from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.types import ActivationLike, InitLike, LayerInput
+from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute
+from neonlite.layers.weights import accumulates
 from neonlite.messages import describe
 from neonlite.op_functions import widen_half
 from neonlite.optree import Operand
-
-SINUSOID_BASE = 10000  # the longest wavelength is 2 pi times this many steps
 
 
 def attention(q: Operand, k: Operand, v: Operand, mask: Operand | None = None) -> Operand:
@@ -178,7 +173,7 @@ class MultiHeadAttention(ParameterLayer):
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
-        self.out_shape = self.nin, self.steps = check_sequence_shape(self)
+        self.out_shape = self.nin, self.steps = self._check_sequence_shape()
         if self.nin % self.heads:
             divisors = ", ".join(str(n) for n in range(1, self.nin + 1) if self.nin % n == 0)
             raise ValueError(
@@ -286,6 +281,8 @@ class MultiHeadAttention(ParameterLayer):
         self.dweights_by_head = self.list_heads(self.dattention_weights)
 
     # --- forward and backward pass ---
+    # fprop and bprop are written by hand: a step takes 1.3 to 1.9 times as long if both are derived from the formula
+    # (cpu, one thread, float32: 2 to 8 heads, 16 to 256 features, 8 to 128 time steps, 4 to 128 sequences).
 
     def formula(self, x: Tensor) -> Operand:
         return self.build_output(x, dropout=self.keep < 1)
@@ -410,82 +407,6 @@ class MultiHeadAttention(ParameterLayer):
         return self.deltas
 
 
-class PositionalEncoding(Layer):
-    """Add sinusoidal position encodings, (F, T) -> (F, T): ``x + PE``.
-
-    ``PE[2i, t] = sin(t / 10000^(2i / F))`` and ``PE[2i + 1, t] = cos(t / 10000^(2i / F))``.
-
-    Parameters
-    ----------
-    name : str, optional
-        Name of the layer.
-
-    References
-    ----------
-    Vaswani et al. 2017, section 3.5.
-    """
-
-    in_place = True
-    needs_outputs = False
-
-    def __init__(self, name: str | None = None) -> None:
-        super().__init__(name)
-        self.table: Tensor | Any = None
-
-    def configure(self, in_obj: LayerInput) -> Self:
-        super().configure(in_obj)
-        self.out_shape = check_sequence_shape(self)
-        return self
-
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        F, T = self.in_shape
-        if self.table is None or self.table.shape != (F, T):
-            self.table = self.be.array([sinusoid_row(i, F, T) for i in range(F)], name=f"{self.name}.table")
-
-    def formula(self, x: Tensor) -> Operand:
-        return add_per_step(x, self.table)
-
-
-class PositionEmbedding(ParameterLayer):
-    """Add trainable position embeddings, (F, T) -> (F, T): ``x + W[:, t]`` at step t, W (F, max_steps).
-
-    Parameters
-    ----------
-    max_steps : int
-        Largest T.
-    init : initializer, array, Tensor or str, optional
-        Fills W (default: ``Gaussian(scale=0.02)``).
-    name : str, optional
-        Name of the layer.
-
-    References
-    ----------
-    Gehring et al. 2017, section 3.1.
-    """
-
-    in_place = True
-    needs_outputs = False
-
-    def __init__(self, max_steps: int, init: InitLike | None = None, name: str | None = None) -> None:
-        super().__init__(Gaussian(scale=0.02) if init is None else init, name)
-        self.max_steps = integer(f"{self.name}: max_steps", max_steps)
-
-    def configure(self, in_obj: LayerInput) -> Self:
-        super().configure(in_obj)
-        self.out_shape = F, T = check_sequence_shape(self)
-        if self.max_steps < T:
-            raise ValueError(
-                f"{self.name}: expected at most max_steps = {self.max_steps} steps, got {T}. Use more max_steps"
-            )
-        self.weight_shape = (F, self.max_steps)
-        return self
-
-    def formula(self, x: Tensor) -> Operand:
-        T = self.in_shape[1]
-        return add_per_step(x, self.W if self.max_steps == T else self.W[:, :T])
-
-
 class TransformerBlock(LayerList):
     """Pre-norm transformer block, a list of layers (width, T) -> (width, T).
 
@@ -565,15 +486,3 @@ class TransformerBlock(LayerList):
             self.append(
                 MergeSum([SkipNode(name=f"{base}_{label}_skip"), [*branch, *dropout_layers]], name=f"{base}_{label}")
             )
-
-
-def sinusoid_row(i: int, F: int, T: int) -> list[float]:
-    """Return row i of the position encodings (F, T)."""
-    f = math.cos if i % 2 else math.sin
-    return [f(t / SINUSOID_BASE ** ((i - i % 2) / F)) for t in range(T)]
-
-
-def add_per_step(x: Tensor, table: Tensor) -> Operand:
-    """Return x (F, T N), with column t of a table (F, T) added to each column t N + n."""
-    F, T = table.shape
-    return x.backend.reshape(x.backend.reshape(x, (F, T, -1)) + x.backend.reshape(table, (F, T, 1)), x.shape)

@@ -13,10 +13,9 @@ from neonlite.backend.validation import instance
 from neonlite.gradcheck import MIN_SIZE, GradientReport, numerical_derivative
 from neonlite.layers.buffers import num_features, num_steps
 from neonlite.layers.layer import Layer
-from neonlite.layers.types import LayerShape
 from neonlite.messages import describe
 from neonlite.optree import OpTreeNode
-from neonlite.typing import ArrayLike, NumPyArray
+from neonlite.typing import ArrayLike, LayerShape, NumPyArray
 
 FD_STEP = 1e-5  # step of the finite differences, in float64
 MIN_GRADIENT_SCALE = 1e-3  # errors of smaller gradients are relative to this
@@ -181,15 +180,8 @@ def compare_layer(
         tensors = [t for t, _ in start][: len(results)]
         derived = Autodiff(tree, be, error, allow_unused=True).get_grad_asnumpyarray(tensors)
     for name, got, want, (_, values) in zip(names, results, derived, start, strict=False):
-        rows.append(
-            make_row(
-                name,
-                got,
-                want,
-                numerical_gradient(lambda: (e * (outputs() - y)).sum(), values, got, tolerance),
-                tolerance,
-            )
-        )
+        numerical = numerical_gradient(lambda: (e * (outputs() - y)).sum(), values, got, tolerance)
+        rows.append(make_row(name, got, want, numerical, tolerance))
     return rows
 
 

@@ -8,19 +8,17 @@ bias unless it is given.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from neonlite.initializers import Constant, GlorotUniform, Kaiming
-from neonlite.layers.activation import Activation, check_activation
-from neonlite.layers.binary import BinaryLinear
-from neonlite.layers.container import LayerContainer, flatten_layers
+from neonlite.layers.activation import Activation, ActivationLike, check_activation
+from neonlite.layers.container import LayerContainer, LayerList, flatten_layers
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
-from neonlite.layers.display import LayerList
 from neonlite.layers.layer import Layer
-from neonlite.layers.linear import Bias, Linear
+from neonlite.layers.linear import Bias, BinaryLinear, Linear
 from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
-from neonlite.layers.types import ActivationLike, InitLike, WindowSizes
+from neonlite.layers.parameter import InitLike
 from neonlite.transforms import GELU, Explin, Rectlin, SiLU
+from neonlite.typing import WindowSizes
 
 RECTIFIERS = (Rectlin, Explin, SiLU, GELU)  # activations for which weights are initialized by Kaiming
 
@@ -217,15 +215,11 @@ class Conv(CompoundLayer):
         super().__init__(bias, batch_norm, activation, name)
         init, bias = self.use_defaults(init), self.bias
         self.bias = None  # the first layer includes it
-        options: dict[str, Any] = {
-            "strides": strides,
-            "padding": padding,
-            "dilation": dilation,
-            "init": init,
-            "name": name,
-        }
+        windows = fshape, strides, padding, dilation
         self.add_layers(
-            Convolution(fshape, **options) if bias is None else Convolution_bias(fshape, **options, bias=bias)
+            Convolution(*windows, init, name=name)
+            if bias is None
+            else Convolution_bias(*windows, init, name=name, bias=bias)
         )
 
 

@@ -1,29 +1,38 @@
-"""Layer containers: LayerContainer, Sequential and GenerativeAdversarial."""
+"""Layer containers: LayerContainer, Sequential and GenerativeAdversarial; lists of layers (LayerList)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast, overload
 
+from neonlite import html_repr
 from neonlite.backend import Tensor
 from neonlite.backend.attribute_snapshot import Untracked
 from neonlite.backend.builtin_classes import has_builtin_method, is_builtin
-from neonlite.backend.validation import check_signature, checks_arguments
-from neonlite.layers.buffers import iobuf_shape
-from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
-from neonlite.layers.layer import Layer
-from neonlite.layers.layer_methods import set_trainable
-from neonlite.layers.parameter import ParameterLayer, allocate_parameters
+from neonlite.backend.validation import check_constructor, check_signature, checks_arguments
+from neonlite.layers.buffers import DeltaPlanner, Deltas, LayerOutputs, PlannedGradient, Tensors, iobuf_shape
+from neonlite.layers.layer import Layer, LayerInput, Terminal, set_trainable
+from neonlite.layers.parameter import ParameterLayer, TensorAttribute, allocate_parameters
 from neonlite.layers.summary import walk_layers
-from neonlite.layers.types import Deltas, LayerInput, LayerLike, LayerOutputs, LayerShapes, Tensors, Terminal
 from neonlite.messages import describe
+from neonlite.name_hints import LAYER_LIST, add_hints
 from neonlite.transforms import Transform
+from neonlite.typing import LayerShape, LayerShapes
+
+LayerLike: TypeAlias = "Layer | Sequence[LayerLike]"  # a layer, or nested lists of layers
 
 if TYPE_CHECKING:
-    from neonlite.layers.types import AnyLayer
+
+    class AnyLayer(Layer):
+        """A layer whose class the checker does not know: it may have any attribute, such as ``W`` or ``keep``."""
+
+        W: TensorAttribute
+        dW: TensorAttribute
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class InputEncoding(Untracked):
@@ -63,6 +72,7 @@ class LayerContainer(Layer):
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(name)
         self.layers: list[AnyLayer] = layer_list(self.name, layers)
+        self.error_copies: dict[Any, Tensor] = {}  # copies of errors, by layer or by the index of a branch
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
         for layer in self.layers:
@@ -215,6 +225,28 @@ class LayerContainer(Layer):
         """Record ``bprop`` of all layers."""
         raise NotImplementedError(f"{self.classnm}: expected record_bprop(planner, error). Implement it.")
 
+    def record_copy(
+        self, planner: DeltaPlanner, error: PlannedGradient, key: Any, shape: LayerShape, can_overwrite: bool = False
+    ) -> PlannedGradient | None:
+        """Record a copy of an error, in the buffer ``error_copies[key]``.
+
+        Parameters
+        ----------
+        planner, error
+            As for ``record_bprop``.
+        key : Layer or int
+            The layer, or the index of the branch, that the copy is for.
+        shape : int or tuple
+            The shape of the error.
+        can_overwrite : bool
+            Whether the copy may have the memory of the error.
+        """
+
+        def set_copy(buffer: Tensor) -> None:
+            self.error_copies[key] = self.be.iobuf(iobuf_shape(shape), shared=buffer)
+
+        return planner.add_step(self, [error], shape, set_copy, can_overwrite=can_overwrite)
+
     def reject_scaling(self, beta: float, alpha: float = 1) -> None:
         """Raise ValueError unless alpha is 1 and beta is 0, because layers share buffers.
 
@@ -286,7 +318,6 @@ class Sequential(LayerContainer):
         self.num_frozen = (
             0  # number of first layers that are not part of bprop, as nothing in or before them is trained
         )
-        self.error_copies: dict[Any, Any] = {}  # layer -> copy of its error, which it may overwrite
 
     @property
     def needs_outputs(self) -> bool:  # type: ignore[override]
@@ -363,13 +394,7 @@ class Sequential(LayerContainer):
             As for ``record_bprop``.
         """
         layer.allocate_deltas()
-        if error is None:
-            return None
-
-        def set_copy(buffer: Tensor) -> None:
-            self.error_copies[layer] = self.be.iobuf(iobuf_shape(layer.out_shape), shared=buffer)
-
-        return planner.add_step(layer, [error], layer.out_shape, set_copy, can_overwrite=True)
+        return None if error is None else self.record_copy(planner, error, layer, layer.out_shape, can_overwrite=True)
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of all layers, and return those of the last one."""
@@ -485,3 +510,27 @@ def drop_defaults(**arguments: Any) -> dict[str, Any]:
 def has_builtin_steps(layer: Layer) -> bool:
     """Return whether built-in classes define fprop and bprop of a layer; these overwrite inputs only as planned."""
     return has_builtin_method(type(layer), "fprop") and has_builtin_method(type(layer), "bprop")
+
+
+@add_hints(LAYER_LIST)
+class LayerList(list[Any]):
+    """Base class of lists of layers, such as Affine: a list that prints with its class."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_constructor(cls)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if self and is_builtin(type(self)):  # the arguments of its constructor have been used
+            raise AttributeError(
+                f"{type(self).__name__}: expected no assignment to {name}, which would change none of its layers. Pass "
+                f"{name} to the constructor, or set an attribute of one of the layers."
+            )
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({super().__repr__()})"
+
+    def _repr_html_(self) -> str:
+        count = f"{len(self)} layer{'s' * (len(self) != 1)}"
+        return str(html_repr.format_object(type(self).__name__, [count], {"layers": list(self)}))

@@ -16,11 +16,11 @@ from typing import Any, Self
 from neonlite.backend import Backend, Tensor
 from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LayerObject, PoolLayer
 from neonlite.initializers import GlorotUniform
-from neonlite.layers.accumulation import accumulates
-from neonlite.layers.layer import Layer
-from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.types import InitLike, LayerInput, WindowSizes
+from neonlite.layers.layer import Layer, LayerInput
+from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute
+from neonlite.layers.weights import accumulates
 from neonlite.optree import Operand
+from neonlite.typing import WindowSizes
 
 # --- base class of image layers --------------------------------------------------------------------------------------
 

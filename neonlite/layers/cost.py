@@ -10,9 +10,8 @@ from neonlite.backend.builtin_classes import is_builtin
 from neonlite.backend.planning.assignment import Assignment, CachedAssignment
 from neonlite.backend.validation import check_number, check_numbers, from_name, one_of, sequence, with_attributes
 from neonlite.backend.warn import warn
-from neonlite.layers.buffers import BufferOwner, iobuf_shape, num_features, num_steps
+from neonlite.layers.buffers import BufferOwner, Tensors, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer
-from neonlite.layers.types import Tensors
 from neonlite.messages import describe
 from neonlite.name_hints import GENERALIZED_COST, add_hints
 from neonlite.optree import Operand

@@ -1,19 +1,21 @@
-"""LookupTable: an embedding layer."""
+"""Embedding of sequences: LookupTable of token ids, and position encodings, fixed and trained."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
 from neonlite.dtypes import SIGNIFICAND_BITS
 from neonlite.initializers import Gaussian
-from neonlite.layers.accumulation import accumulates
 from neonlite.layers.buffers import num_elements
-from neonlite.layers.parameter import ParameterLayer
-from neonlite.layers.types import InitLike, LayerInput, LayerShapes
+from neonlite.layers.layer import Layer, LayerInput
+from neonlite.layers.parameter import InitLike, ParameterLayer
+from neonlite.layers.weights import accumulates
 from neonlite.messages import describe
 from neonlite.optree import Operand
+from neonlite.typing import LayerShapes
 
 
 class LookupTable(ParameterLayer):
@@ -140,3 +142,94 @@ class LookupTable(ParameterLayer):
         self.check_error(error)
         if self._trainable:
             self.be.compound_bprop_lut(self.nin, self.token_ids, error, None, self.dW, self.pad_idx)
+
+
+SINUSOID_BASE = 10000  # the longest wavelength is 2 pi times this many steps
+
+
+class PositionalEncoding(Layer):
+    """Add sinusoidal position encodings, (F, T) -> (F, T): ``x + PE``.
+
+    ``PE[2i, t] = sin(t / 10000^(2i / F))`` and ``PE[2i + 1, t] = cos(t / 10000^(2i / F))``.
+
+    Parameters
+    ----------
+    name : str, optional
+        Name of the layer.
+
+    References
+    ----------
+    Vaswani et al. 2017, section 3.5.
+    """
+
+    in_place = True
+    needs_outputs = False
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.table: Tensor | Any = None
+
+    def configure(self, in_obj: LayerInput) -> Self:
+        super().configure(in_obj)
+        self.out_shape = self._check_sequence_shape()
+        return self
+
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        super().allocate(shared_outputs, accumulate_updates)
+        F, T = self.in_shape
+        if self.table is None or self.table.shape != (F, T):
+            self.table = self.be.array([sinusoid_row(i, F, T) for i in range(F)], name=f"{self.name}.table")
+
+    def formula(self, x: Tensor) -> Operand:
+        return add_per_step(x, self.table)
+
+
+class PositionEmbedding(ParameterLayer):
+    """Add trainable position embeddings, (F, T) -> (F, T): ``x + W[:, t]`` at step t, W (F, max_steps).
+
+    Parameters
+    ----------
+    max_steps : int
+        Largest T.
+    init : initializer, array, Tensor or str, optional
+        Fills W (default: ``Gaussian(scale=0.02)``).
+    name : str, optional
+        Name of the layer.
+
+    References
+    ----------
+    Gehring et al. 2017, section 3.1.
+    """
+
+    in_place = True
+    needs_outputs = False
+
+    def __init__(self, max_steps: int, init: InitLike | None = None, name: str | None = None) -> None:
+        super().__init__(Gaussian(scale=0.02) if init is None else init, name)
+        self.max_steps = integer(f"{self.name}: max_steps", max_steps)
+
+    def configure(self, in_obj: LayerInput) -> Self:
+        super().configure(in_obj)
+        self.out_shape = F, T = self._check_sequence_shape()
+        if self.max_steps < T:
+            raise ValueError(
+                f"{self.name}: expected at most max_steps = {self.max_steps} steps, got {T}. Use more max_steps"
+            )
+        self.weight_shape = (F, self.max_steps)
+        return self
+
+    def formula(self, x: Tensor) -> Operand:
+        T = self.in_shape[1]
+        return add_per_step(x, self.W if self.max_steps == T else self.W[:, :T])
+
+
+def sinusoid_row(i: int, F: int, T: int) -> list[float]:
+    """Return row i of the position encodings (F, T)."""
+    f = math.cos if i % 2 else math.sin
+    return [f(t / SINUSOID_BASE ** ((i - i % 2) / F)) for t in range(T)]
+
+
+def add_per_step(x: Tensor, table: Tensor) -> Operand:
+    """Return x (F, T N), with column t of a table (F, T) added to each column t N + n."""
+    F, T = table.shape
+    return x.backend.reshape(x.backend.reshape(x, (F, T, -1)) + x.backend.reshape(table, (F, T, 1)), x.shape)

@@ -8,29 +8,52 @@ Data has the shape (F, N): features by columns, with the minibatch as the last a
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable, Iterable
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 from neonlite.autodiff import Autodiff
-from neonlite.backend import Tensor
+from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.attribute_snapshot import same_objects
+from neonlite.backend.batch_size import require_batch_size
+from neonlite.backend.interrupt import defers_interrupt
 from neonlite.backend.planning.assignment import MAX_CACHED_ASSIGNMENTS, CachedAssignment
-from neonlite.backend.validation import checks_arguments
-from neonlite.layers import accumulation, deltas, layer_checks, layer_methods
-from neonlite.layers.buffers import iobuf_shape, shape_of_data, with_layout
-from neonlite.layers.inference_copies import InferenceCopies
-from neonlite.layers.summary import summarize
-from neonlite.layers.types import LayerInput, Tensors, Terminal, overridable
-from neonlite.layers.weights import WeightOwner
+from neonlite.backend.validation import boolean, checks_arguments, integer
+from neonlite.files import printable
+from neonlite.layers.buffers import (
+    DeltaOwner,
+    LayerOutputs,
+    Tensors,
+    copy_tensors,
+    iobuf_shape,
+    num_steps,
+    shape_of_data,
+    tensor_shape,
+)
+from neonlite.layers.summary import Summary, summarize
+from neonlite.layers.weights import MAX_MINIBATCHES, InferenceCopies, WeightOwner, accumulates
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
-from neonlite.optree import Operand, OpTreeNode
+from neonlite.optree import Operand, OpTreeNode, postorder
+from neonlite.optree_structure import RandomSource
 from neonlite.optree_walks import is_same_expression
+from neonlite.typing import HasShape, LayerShape, LayerShapes
+
+LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
+Terminal: TypeAlias = "Layer | list[Terminal]"  # the last layer of a network, or of each of its branches
+L = TypeVar("L")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 NO_TREE: tuple[Any, Any, Any] = (None, None, None)  # inputs, formula and constants of a layer that was not run
 
 
+def overridable(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, ...], R]:
+    """Decorate a method that subclasses may override with fewer parameters, as neon's layers do."""
+    return method
+
+
 @add_hints(LAYER)
-class Layer(WeightOwner):
+class Layer(WeightOwner, DeltaOwner):
     """Base class of layers, which map inputs (F, N) to outputs (K, N).
 
     Subclasses implement ``configure`` and ``formula``; ``fprop`` and ``bprop`` are derived from the formula. A layer
@@ -90,10 +113,6 @@ class Layer(WeightOwner):
     has_params = False
     has_backward_plan = False  # whether a container has planned the buffers of bprop
     gradient_reducer: Any = None  # of a container: sums gradients over several processes, during ``Model.fit``
-    in_place = False  # whether outputs may overwrite the inputs, and deltas the error
-    can_compute_deltas = True  # False if the inputs have none, such as token ids
-    returns_error = False  # whether the deltas are a view of the error
-    bprop_workspace_size = 0  # elements for each sample of memory that only bprop uses; set_workspace receives it
     input_layouts: tuple[str, ...] = ("CHWN",)  # "CHWN" or "columns" of inputs and deltas; primitives choose NHWC
     layout = "CHWN"  # or "columns", of outputs and their errors; ``allocate`` selects one that the next layer reads
     needs_outputs = True  # whether bprop reads the outputs; else the next layer may overwrite them
@@ -120,7 +139,7 @@ class Layer(WeightOwner):
         self.acc_on = False  # whether bprop adds to the gradients
         self.grad_accumulators: list[Tensor] = []  # copies of the gradients to add to
 
-    # --- shapes and buffers ---
+    # --- shapes ---
 
     def configure(self, in_obj: LayerInput) -> Self:
         """Set the input shape and infer the output shape.
@@ -147,8 +166,138 @@ class Layer(WeightOwner):
             self.in_shape = in_obj.out_shape
         else:
             self.in_shape = shape_of_data(in_obj, self.be.bsz)
-        layer_checks.check_in_shape(self, in_obj)
+        self._check_in_shape(in_obj)
         return self
+
+    def _check_in_shape(self, in_obj: LayerInput) -> None:
+        """Raise ValueError unless ``configure(in_obj)`` has set a valid input shape."""
+        shape, previous = self.in_shape, self.prev_layer if in_obj is self.prev_layer else None
+        if previous is not None and isinstance(shape, list):
+            raise ValueError(
+                f"{self.name}: expected an input layer with one output, got {previous.name} with the output shapes "
+                f"{shape}. Append layers to its branches."
+            )
+        sizes = (shape,) if isinstance(shape, int) else shape
+        if not isinstance(sizes, tuple) or not sizes or not all(isinstance(n, int) and n > 0 for n in sizes):
+            source = "" if previous is None else f" from {previous.name}, which is not configured"
+            raise ValueError(f"{self.name}: expected an input shape F, (F, T) or (C, H, W), got {shape!r}{source}.")
+
+    def _check_sequence_shape(self) -> tuple[int, int]:
+        """Return the input shape; ValueError unless it is (F, T)."""
+        if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2:
+            raise ValueError(
+                f"{self.name}: expected inputs with time steps, (F, T), such as the outputs of a LookupTable, "
+                f"got {self.in_shape}"
+            )
+        return self.in_shape
+
+    def check_configured(self) -> None:
+        """Raise RuntimeError unless ``configure`` has set the shapes."""
+        if self.in_shape is None:
+            raise self._not_configured()
+        if self.out_shape is None:
+            raise RuntimeError(
+                f"{self.name}: expected {self.classnm}.configure to set out_shape, got None. Set self.out_shape there, "
+                "such as to self.in_shape."
+            )
+
+    def _not_configured(self) -> RuntimeError:
+        """Return the exception for a layer without shapes."""
+        return RuntimeError(
+            f"{self.name}: expected a configured layer, got one without shapes. Call configure(shape), then "
+            "allocate(); for a Model, call model.initialize(shape) with the shape of a row, or fit."
+        )
+
+    def check_tensor(self, label: str, x: Tensor, shape: LayerShape | None) -> None:
+        """Raise an error unless x is a tensor of a layer shape and the current batch size.
+
+        Parameters
+        ----------
+        label : str
+            What x is, for the error message.
+        x : Tensor
+            The tensor to check.
+        shape : int or tuple
+            The expected shape, without the batch dimension.
+        """
+        if shape is None:
+            raise self._not_configured()
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"{self.name}: expected {label} as a tensor, got {describe(x)}. Create one with be.array(a)."
+            )
+        batch_size = self.be.bsz or require_batch_size(self.be, self.name)
+        if x.shape != (expected := tensor_shape(shape, batch_size)):
+            steps, rest = divmod(x.shape[1], batch_size)
+            has_steps = isinstance(shape, tuple) and len(shape) == x.ndim == 2 and x.shape[0] == shape[0]
+            fits = has_steps and steps and not rest
+            hint = f" For {steps} time steps call set_seq_len({steps})." if fits else ""
+            raise ValueError(
+                f"{self.name}: expected {label} of shape {expected} (layer shape {shape}, batch size {batch_size}), "
+                f"got {describe(x)}.{hint}"
+            )
+
+    def num_samples(self, x: Tensors) -> int:
+        """Return the number of samples N in inputs: their columns, divided by the number of time steps.
+
+        Parameters
+        ----------
+        x : Tensor or list of Tensor
+            The inputs, (F, N) or (F, T N).
+        """
+        self.check_configured()
+        first: Any = x[0] if isinstance(x, list | tuple) and x else x
+        shape = self.in_shape[0] if first is not x or isinstance(self.in_shape, list) else self.in_shape
+        if not isinstance(first, Tensor):
+            self.leaves()[0].check_tensor("inputs", first, shape)
+        if not first.shape[1]:
+            raise ValueError(f"{self.name}: expected inputs with one column or more, got {describe(first)}.")
+        num_columns: int = first.shape[1]
+        return max(1, num_columns // num_steps(shape))  # fprop refuses other numbers of columns
+
+    def make_zero_inputs(self) -> Tensors:
+        """Return inputs of the layer's input shape, filled with zeros."""
+        return self.be.iobuf(iobuf_shape(self.in_shape))
+
+    # --- position in the network ---
+
+    @property
+    def prev_layer(self) -> Layer | None:
+        """The previous layer, or None. Setting it also sets ``needs_deltas``, to False for None and False."""
+        return self._prev_layer
+
+    @prev_layer.setter
+    def prev_layer(self, layer: Layer | bool | None) -> None:
+        self.needs_deltas = layer is not None and layer is not False
+        self._prev_layer = layer if isinstance(layer, Layer) else None  # neon's scripts set True to compute deltas
+
+    def get_terminal(self) -> Terminal:
+        """Return the last layer: the layer itself, or the last one of a container."""
+        return self
+
+    def set_next(self, layer: Layer) -> None:
+        """Set the next layer.
+
+        Parameters
+        ----------
+        layer : Layer
+            The layer that reads the outputs of this one.
+        """
+        self.next_layer = layer
+
+    @property
+    def root(self) -> Layer:
+        """The network that this layer belongs to, or the layer itself."""
+        layer: Layer = self
+        while layer.container is not None:
+            layer = layer.container
+        return layer
+
+    def leaves(self) -> list[Layer]:
+        """Return all layers that are not containers, in order; for a layer, itself."""
+        return [self]
+
+    # --- buffers ---
 
     @checks_arguments
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
@@ -174,28 +323,81 @@ class Layer(WeightOwner):
         if self.owns_output:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
-    def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
-        """Allocate the buffer of the deltas, unless this is the first layer.
+    def allocate_buffers(self, **options: Any) -> None:
+        """Allocate all buffers for ``be.bsz``.
 
         Parameters
         ----------
-        global_deltas : Tensor, optional
-            Buffer to use for the deltas.
+        options
+            Arguments of ``allocate``.
         """
-        if self.owns_delta and self.needs_deltas and self.can_compute_deltas:
-            self.deltas = self.buffer("deltas", self.in_shape, shared=global_deltas)
-            self.deltas = with_layout(self.deltas, getattr(self.prev_layer, "layout", "CHWN"))
+        self.batch_size = 0  # until the end, so that all buffers are allocated again after an error
+        self.allocate(**options)
+        self._allocate_backward()
 
-    def clear_trees(self) -> None:
-        """Forget the op-trees of the formula, and the compiled assignments of both passes."""
-        self.trees: dict[int, tuple[Tensor, OpTreeNode, Any]] = {}  # (inputs, formula, constants) by id of the inputs
-        self.fprop_assignment, self.bprop_assignment = CachedAssignment(), CachedAssignment()
+    def _allocate_backward(self) -> None:
+        """Allocate the buffers of ``bprop``. After an error the layer has no batch size, as in ``allocate_buffers``."""
+        batch_size, self.batch_size = self.batch_size, 0
+        try:
+            self.allocate_deltas()
+        except BaseException:
+            for leaf in self.leaves():
+                leaf.set_state(leaf.get_state())  # an allocation resets all but a state that was set
+            raise
+        self.batch_size = batch_size
 
-    def make_zero_inputs(self) -> Tensors:
-        """Return inputs of the layer's input shape, filled with zeros."""
-        return self.be.iobuf(iobuf_shape(self.in_shape))
+    def set_batch_size(self, N: int) -> None:
+        """Set ``be.bsz`` and reallocate buffers. Smaller buffers are views of the existing memory.
 
-    # --- forward and backward pass ---
+        Parameters
+        ----------
+        N : int
+            The new batch size.
+        """
+        self.be.bsz = N
+        self.allocate_buffers()
+
+    def set_seq_len(self, S: int) -> None:
+        """Configure and reallocate the layer for inputs of S time steps.
+
+        Parameters
+        ----------
+        S : int
+            The number of time steps.
+
+        Raises
+        ------
+        ValueError
+            If the inputs have no time steps.
+        """
+        shape, self.batch_size = self.shape_for_seq_len(S), 0
+        self.configure(shape)
+        self.allocate_buffers()
+
+    def shape_for_seq_len(self, S: int) -> LayerShapes:
+        """Return the input shape with S time steps.
+
+        Parameters
+        ----------
+        S : int
+            The number of time steps.
+        """
+        self.check_seq_len(S)
+        return self._check_sequence_shape()[0], S
+
+    def check_seq_len(self, S: int) -> None:
+        """Raise ValueError unless S is a positive integer and the layer is configured.
+
+        Parameters
+        ----------
+        S : int
+            The number of time steps.
+        """
+        integer(f"{self.name}: the number of time steps", S)
+        if self.in_shape is None:
+            raise ValueError(str(self._not_configured()))
+
+    # --- forward pass ---
 
     def formula(self, x: Tensor) -> Operand:
         """Return the outputs as an op-tree of the inputs.
@@ -257,8 +459,132 @@ class Layer(WeightOwner):
             self.fprop_assignment(self.be, (tree, self.outputs), lambda: ([self.outputs], [tree]))
         return self.outputs
 
+    def set_inputs(self, inputs: Tensor, inference: bool) -> None:
+        """Check and store the inputs, and that ``bprop`` can follow unless ``inference`` is set.
+
+        Parameters
+        ----------
+        inputs, inference
+            As for ``fprop``.
+        """
+        self.check_inputs(inputs)
+        vars(self).update(inputs=inputs, tree=None, can_backprop=not inference)  # faster than three assignments
+
+    def check_inputs(self, inputs: Tensor) -> None:
+        """Raise an error unless these are valid inputs and the layer is allocated.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            The argument of ``fprop``.
+        """
+        self.check_tensor("inputs", inputs, self.in_shape)
+        if self.batch_size not in (0, self.be.bsz):
+            raise ValueError(
+                f"{self.name}: expected the batch size {self.batch_size} of its buffers, got be.bsz = {self.be.bsz}. "
+                f"Call set_batch_size({self.be.bsz})."
+            )
+        if self.owns_output and self.outputs is None:
+            raise RuntimeError(f"{self.name}: expected allocated buffers, got none. Call allocate() before fprop.")
+
+    def prepare_fprop(self, inputs: Tensor, inference: bool) -> Operand:
+        """Store the inputs, and return the op-tree of the outputs, which in training is also stored as ``tree``.
+
+        Parameters
+        ----------
+        inputs, inference
+            As for ``fprop``.
+        """
+        self.set_inputs(inputs, inference)
+        if inference:
+            return self._as_operand(self.inference_formula(inputs))
+        constants = self.formula_constants()
+        known_inputs, known_tree, known_constants = self.trees.get(id(inputs), NO_TREE)
+        is_known = known_inputs is inputs  # in a copy of the layer, ids are those of the original
+        is_same = constants is not None and known_constants is not None and same_objects(constants, known_constants)
+        if not (is_known and is_same):
+            tree = self._build_tree(inputs)
+            if not (is_known and is_same_expression(tree, known_tree)):  # else keep it: its assignments are compiled
+                self._check_in_place(inputs, tree)
+                if len(self.trees) >= MAX_CACHED_ASSIGNMENTS:
+                    self.trees.clear()
+                known_tree = tree
+            self.trees[id(inputs)] = inputs, known_tree, constants
+        result: Operand = known_tree
+        self.tree = known_tree
+        return result
+
+    def _build_tree(self, inputs: Tensor) -> OpTreeNode:
+        """Return ``formula(inputs)`` as an op-tree that ``bprop`` can differentiate."""
+        tree = self._as_operand(self.formula(inputs))
+        return tree if isinstance(tree, OpTreeNode) else tree * 1
+
+    def _as_operand(self, tree: object) -> Operand:
+        """Return the value of a formula as a tensor or op-tree. TypeError if it is neither, nor an Array."""
+        operand = getattr(tree, "operand", tree)  # of an array of neonlite.array_api
+        if not isinstance(operand, Operand):
+            raise TypeError(f"{self.name}: expected an op-tree from formula(x), got {describe(tree)}.")
+        return operand
+
+    def _check_in_place(self, inputs: Tensor, tree: OpTreeNode) -> None:
+        """Raise ValueError if ``bprop`` would need inputs that the outputs overwrite."""
+        if self.owns_output or type(self).bprop is not Layer.bprop:
+            return
+        outputs, error = self.be.empty(tree.shape), self.be.empty(tree.shape)
+        autodiff = Autodiff(tree, self.be, error, values={tree: outputs}, allow_unused=True)
+        trees = [x for x in autodiff.gradient_operands([inputs, *self.parameters]) if isinstance(x, OpTreeNode)]
+        for node in postorder(*trees):
+            if any(x is inputs for x in node.operands):
+                raise ValueError(
+                    f"{self.name}: expected a derivative that does not read the inputs, because in_place overwrites "
+                    "them. Set in_place = False."
+                )
+
+    def clear_trees(self) -> None:
+        """Forget the op-trees of the formula, and the compiled assignments of both passes."""
+        self.trees: dict[int, tuple[Tensor, OpTreeNode, Any]] = {}  # (inputs, formula, constants) by id of the inputs
+        self.fprop_assignment, self.bprop_assignment = CachedAssignment(), CachedAssignment()
+
+    @defers_interrupt
+    def __call__(self, x: Tensors) -> LayerOutputs:
+        """Return the outputs at inference, as ``fprop(x, inference=True)`` does, for any number of samples N.
+
+        The layer must be configured, and its parameters allocated. Training, its buffers and ``be.bsz`` are not
+        affected. Recurrent states start at zero, as in ``Model.predict``.
+
+        Parameters
+        ----------
+        x : Tensor or list of Tensor
+            The inputs, (F, N), or (F, T N) with time steps; a list for a network with several inputs.
+
+        Returns
+        -------
+        Tensor or list of Tensor
+            The outputs, (K, N) or (K, T N), in new tensors.
+
+        Raises
+        ------
+        RuntimeError
+            If the layer is not configured, or its parameters are not allocated.
+        """
+        self.check_configured()
+        for leaf in self.leaves():
+            if leaf.has_params and any(p is None for p in leaf.parameters):
+                raise RuntimeError(f"{leaf.name}: expected allocated parameters, got none. Call allocate() first.")
+        n = self.num_samples(x)
+        with self.be.lock, self.be.batch_size(n):
+            copy = self.inference_copies.of(self, n, MAX_MINIBATCHES * n)
+            leaves = copy.leaves()
+            for leaf in leaves:
+                leaf.set_state({})
+            inputs: Any = x if leaves[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
+            outputs: Tensors = copy_tensors(copy.fprop(inputs, inference=True))
+            return outputs
+
+    # --- backward pass ---
+
     @overridable
-    @accumulation.accumulates
+    @accumulates
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute the gradients of the parameters, and ``deltas = alpha dE/dinputs + beta deltas``.
 
@@ -310,99 +636,39 @@ class Layer(WeightOwner):
             values[-1] = self.scale_deltas(values[-1], alpha, beta)
             if values[-1] is self.deltas:  # the error is passed on unchanged
                 del targets[-1], values[-1]
-        layer_checks.check_no_random_numbers(self, values)
+        self._check_no_random_numbers(values)
         return targets, values
 
-    def prepare_fprop(self, inputs: Tensor, inference: bool) -> Operand:
-        """Store the inputs, and return the op-tree of the outputs, which in training is also stored as ``tree``.
+    def check_error(self, error: Tensor) -> None:
+        """Raise an error unless there was a training ``fprop`` and the error has the shape of the outputs.
 
         Parameters
         ----------
-        inputs, inference
-            As for ``fprop``.
+        error : Tensor
+            The argument of ``bprop``.
         """
-        self.set_inputs(inputs, inference)
-        if inference:
-            return self._as_operand(self.inference_formula(inputs))
-        constants = self.formula_constants()
-        known_inputs, known_tree, known_constants = self.trees.get(id(inputs), NO_TREE)
-        is_known = known_inputs is inputs  # in a copy of the layer, ids are those of the original
-        is_same = constants is not None and known_constants is not None and same_objects(constants, known_constants)
-        if not (is_known and is_same):
-            tree = self._build_tree(inputs)
-            if not (is_known and is_same_expression(tree, known_tree)):  # else keep it: its assignments are compiled
-                self._check_in_place(inputs, tree)
-                if len(self.trees) >= MAX_CACHED_ASSIGNMENTS:
-                    self.trees.clear()
-                known_tree = tree
-            self.trees[id(inputs)] = inputs, known_tree, constants
-        result: Operand = known_tree
-        self.tree = known_tree
-        return result
+        self.check_can_backprop()
+        self.check_tensor("an error", error, self.out_shape)
 
-    def _build_tree(self, inputs: Tensor) -> OpTreeNode:
-        """Return ``formula(inputs)`` as an op-tree that ``bprop`` can differentiate."""
-        tree = self._as_operand(self.formula(inputs))
-        return tree if isinstance(tree, OpTreeNode) else tree * 1
+    def check_can_backprop(self) -> None:
+        """Raise RuntimeError unless the last ``fprop`` was a training pass."""
+        if not self.can_backprop:
+            raise RuntimeError(
+                f"{self.name}: bprop: expected a training fprop before it, got none, or one with inference=True. Call "
+                "fprop(inputs) first."
+            )
 
-    def _as_operand(self, tree: object) -> Operand:
-        """Return the value of a formula as a tensor or op-tree. TypeError if it is neither, nor an Array."""
-        operand = getattr(tree, "operand", tree)  # of an array of neonlite.array_api
-        if not isinstance(operand, Operand):
-            raise TypeError(f"{self.name}: expected an op-tree from formula(x), got {describe(tree)}.")
-        return operand
+    def _check_no_random_numbers(self, trees: Iterable[Operand]) -> None:
+        """Raise ValueError if the derivative of the formula reads random numbers, which ``bprop`` would draw again."""
+        for node in postorder(*[x for x in trees if isinstance(x, OpTreeNode)]):
+            if any(isinstance(x, RandomSource) for x in node.operands):
+                raise ValueError(
+                    f"{self.name}: expected a derivative that does not read random numbers, because bprop would draw "
+                    "other ones than fprop. In fprop, draw them into a tensor, such as self.mask[:] = be.rand(shape), "
+                    "and read this tensor in formula."
+                )
 
-    def _check_in_place(self, inputs: Tensor, tree: OpTreeNode) -> None:
-        """Raise ValueError if ``bprop`` would need inputs that the outputs overwrite."""
-        if not self.owns_output and type(self).bprop is Layer.bprop:
-            layer_checks.check_in_place(self, inputs, tree)
-
-    def set_inputs(self, inputs: Tensor, inference: bool) -> None:
-        """Check and store the inputs, and that ``bprop`` can follow unless ``inference`` is set.
-
-        Parameters
-        ----------
-        inputs, inference
-            As for ``fprop``.
-        """
-        self.check_inputs(inputs)
-        vars(self).update(inputs=inputs, tree=None, can_backprop=not inference)  # faster than three assignments
-
-    # --- position in the network ---
-
-    @property
-    def prev_layer(self) -> Layer | None:
-        """The previous layer, or None. Setting it also sets ``needs_deltas``, to False for None and False."""
-        return self._prev_layer
-
-    @prev_layer.setter
-    def prev_layer(self, layer: Layer | bool | None) -> None:
-        self.needs_deltas = layer is not None and layer is not False
-        self._prev_layer = layer if isinstance(layer, Layer) else None  # neon's scripts set True to compute deltas
-
-    def get_terminal(self) -> Terminal:
-        """Return the last layer: the layer itself, or the last one of a container."""
-        return self
-
-    def set_next(self, layer: Layer) -> None:
-        """Set the next layer.
-
-        Parameters
-        ----------
-        layer : Layer
-            The layer that reads the outputs of this one.
-        """
-        self.next_layer = layer
-
-    @property
-    def root(self) -> Layer:
-        """The network that this layer belongs to, or the layer itself."""
-        layer: Layer = self
-        while layer.container is not None:
-            layer = layer.container
-        return layer
-
-    # --- training ---
+    accumulates = staticmethod(accumulates)
 
     @property
     def trainable(self) -> bool:
@@ -411,33 +677,86 @@ class Layer(WeightOwner):
 
     @trainable.setter
     def trainable(self, value: bool) -> None:
-        layer_methods.set_trainable([self], value)
+        set_trainable([self], value)
 
     @property
     def trains_parameters(self) -> bool:
         """Whether ``bprop`` computes gradients of parameters, of this layer or of layers in it."""
         return self._trainable and self.has_params
 
-    # --- methods defined in other modules ---
+    @property
+    def layers_to_optimize(self) -> list[Layer]:
+        """The layers with parameters that are trained."""
+        return [layer for layer in self.leaves() if layer.trains_parameters]
 
-    __call__ = layer_methods.infer
-    accumulates = staticmethod(accumulation.accumulates)
-    set_acc_on = accumulation.set_acc_on
-    check_accumulation = accumulation.check_accumulation
-    check_configured = layer_checks.check_configured
-    check_can_backprop = layer_checks.check_can_backprop
-    check_error = layer_checks.check_error
-    check_inputs = layer_checks.check_inputs
-    check_tensor = layer_checks.check_tensor
-    record_bprop = deltas.record_bprop
-    scale_deltas = deltas.scale_deltas
-    set_deltas = deltas.set_deltas
-    check_seq_len = layer_methods.check_seq_len
-    set_batch_size = layer_methods.set_batch_size
-    set_seq_len = layer_methods.set_seq_len
-    shape_for_seq_len = layer_methods.shape_for_seq_len
-    summary = summarize
-    __repr__ = layer_methods.layer_repr
-    __str__ = layer_methods.layer_str
-    nested_str = layer_methods.nested_str
-    repr_details = layer_methods.repr_details
+    # --- text ---
+
+    def summary(
+        self,
+        in_obj: LayerInput | None = None,
+        cost: NervanaObject | None = None,
+        optimizer: NervanaObject | None = None,
+    ) -> Summary:
+        """Return shapes, parameters, FLOPs and memory of training, without running it. The network is not changed.
+
+        The memory is that of minibatches of ``be.bsz`` rows, or of 32 if it is not set.
+
+        Parameters
+        ----------
+        in_obj : optional
+            The input shape, for a network that is not configured.
+        cost : GeneralizedCost or Multicost, optional
+            A cost to include.
+        optimizer : Optimizer, optional
+            An optimizer to include.
+        """
+        return summarize(self, in_obj, cost, optimizer)
+
+    def __repr__(self) -> str:
+        """Return ``repr(layer)``: the name, shapes and number of parameters."""
+        return f"{self.classnm}({', '.join([repr(self.name), *self.repr_details()])})"
+
+    def repr_details(self) -> list[str]:
+        """Return what ``repr`` shows besides the name: shapes and number of parameters."""
+        if self.out_shape is None:
+            return ["not configured"]
+        count = self.num_parameters
+        parameters = [f"{count:,} parameter{'s' * (count != 1)}"] if count else []
+        return [f"{self.in_shape} -> {self.out_shape}", *parameters]
+
+    def __str__(self) -> str:
+        """Return ``str(layer)``: the class, name and shapes."""
+        return f"{self.classnm} Layer '{printable(self.name, keep='')}': {self.in_shape} -> {self.out_shape}"
+
+    def nested_str(self, level: int = 0) -> str:
+        """Return the layer as a line of text.
+
+        Parameters
+        ----------
+        level : int
+            Depth of indentation.
+        """
+        return f"{'  ' * level}{self}"
+
+
+def set_trainable(layers: Iterable[Layer], value: bool) -> None:
+    """Set whether the parameters of layers, and of layers in them, are trained; plan the backward pass again.
+
+    Parameters
+    ----------
+    layers : iterable of Layer
+        Layers and containers.
+    value : bool
+        Whether they are trained.
+    """
+    roots = {}
+    for layer in layers:
+        for leaf in layer.leaves():
+            leaf._trainable = boolean(f"{leaf.name}.trainable", value)
+        roots[id(layer.root)] = layer.root
+    for root in roots.values():
+        if root.has_backward_plan and root.batch_size:  # else all buffers are allocated before the next minibatch
+            with root.be.batch_size(root.batch_size):
+                root._allocate_backward()
+        if root.gradient_reducer is not None:
+            root.gradient_reducer.plan()

@@ -8,12 +8,34 @@ from neonlite.backend import Tensor
 from neonlite.backend.shard import Shard
 from neonlite.backend.validation import check_number
 from neonlite.initializers import Constant
-from neonlite.layers.accumulation import accumulates
 from neonlite.layers.buffers import num_features
-from neonlite.layers.layer import Layer
+from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.types import LayerInput
+from neonlite.layers.weights import accumulates
 from neonlite.optree import Operand
+
+
+class RunningStatistics(ParameterLayer):
+    """Base class of layers with a running mean ``gmean`` and variance ``gvar``, which checkpoints contain."""
+
+    gmean, gvar = TensorAttribute(), TensorAttribute()
+
+    def init_params(self, nfm: int) -> None:
+        """Allocate the running statistics unless they exist.
+
+        Parameters
+        ----------
+        nfm : int
+            The number of features or channels.
+        """
+        if self.gmean is None:
+            names = ("gmean", "gvar")
+            vars(self).update({name: self.be.zeros((nfm, 1), name=f"{self.name}.{name}") for name in names})
+
+    @property
+    def persistent_tensors(self) -> dict[str, Tensor]:
+        """The tensors that are saved in checkpoints, by name: the parameters and the running statistics."""
+        return {**super().persistent_tensors, "gmean": self.gmean, "gvar": self.gvar}
 
 
 class NormalizationBase(ParameterLayer):
@@ -51,7 +73,7 @@ class NormalizationBase(ParameterLayer):
         ]
 
 
-class BatchNorm(NormalizationBase):
+class BatchNorm(RunningStatistics, NormalizationBase):
     """Batch normalization, ``gamma (x - mean) / sqrt(var + eps) + beta``.
 
     Mean and population variance are those of the minibatch, computed per channel of images (C, H, W), over all pixels
@@ -92,8 +114,6 @@ class BatchNorm(NormalizationBase):
     Ioffe and Szegedy, "Batch normalization", 2015; binary: Courbariaux et al., "Binarized neural networks", 2016.
     """
 
-    gmean, gvar = TensorAttribute(), TensorAttribute()
-
     def __init__(
         self,
         rho: float = 0.9,
@@ -113,7 +133,6 @@ class BatchNorm(NormalizationBase):
         self.flat_inputs: Tensor | Any = None  # the inputs of which x is a view
         self.deltas_buffer: Tensor | Any = None
         self.scratch: Tensor | Any = None
-        self.view_cache: dict[str, tuple[Tensor, Tensor]] = {}  # name -> (tensor, its view as (nfm, columns))
         self.count = 0  # columns of the minibatch of all processes
         self.allparams: Any = None  # beta, gamma, gmean, gvar; None after a change of inputs
 
@@ -128,19 +147,12 @@ class BatchNorm(NormalizationBase):
         super().allocate(shared_outputs, accumulate_updates)
         self.init_params(self.nfm)
         self.flat_inputs = self.scratch = None  # outputs and batch size may have changed
-        self.view_cache = {}
 
     def init_params(self, nfm: int) -> None:
-        """Allocate the running statistics unless they exist, and set ``allparams``.
-
-        Parameters
-        ----------
-        nfm : int
-            The number of features or channels.
-        """
-        if self.gmean is None:
-            names = ("gmean", "gvar", "xmean", "xvar")
-            vars(self).update({name: self.be.zeros((nfm, 1), name=f"{self.name}.{name}") for name in names})
+        """Allocate the statistics unless they exist, and set ``allparams``."""
+        super().init_params(nfm)
+        if self.xmean is None:
+            self.xmean, self.xvar = (self.be.zeros((nfm, 1), name=f"{self.name}.{x}") for x in ("xmean", "xvar"))
         self.allparams = [self.beta, self.gamma, self.gmean, self.gvar]
 
     def init_buffers(self, inputs: Tensor) -> None:
@@ -160,11 +172,6 @@ class BatchNorm(NormalizationBase):
     def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
         super().allocate_deltas(global_deltas)
         self.deltas_buffer = self.deltas
-
-    @property
-    def persistent_tensors(self) -> dict[str, Tensor]:
-        """The tensors that are saved in checkpoints, by name: the parameters and the running statistics."""
-        return {**super().persistent_tensors, "gmean": self.gmean, "gvar": self.gvar}
 
     # --- forward and backward pass ---
 
@@ -262,11 +269,8 @@ class BatchNorm(NormalizationBase):
         )
 
     def _channel_view(self, name: str, x: Tensor) -> Tensor:
-        """Return a tensor as (nfm, columns), cached as long as it is the same tensor."""
-        if self.view_cache.get(name, (None,))[0] is not x:
-            self.view_cache[name] = x, x.reshape(self.nfm, -1)
-        view: Tensor = self.view_cache[name][1]
-        return view
+        """Return a tensor as (nfm, columns)."""
+        return self.view(name, x, lambda t: t.reshape(self.nfm, -1))
 
     @accumulates
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:

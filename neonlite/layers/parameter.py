@@ -8,17 +8,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, overload
 
 from neonlite.backend import Tensor
 from neonlite.backend.transaction import atomic, on_failure
 from neonlite.backend.validation import check_shape, checks_arguments, from_name
 from neonlite.initializers import initializer_names
 from neonlite.layers.layer import Layer
-from neonlite.layers.types import InitLike, Parameter
 from neonlite.messages import describe
 from neonlite.transforms.activation import ACTIVATIONS
-from neonlite.typing import ArrayLike
+from neonlite.typing import Array, ArrayLike
+
+
+class HasFill(Protocol):
+    """An initializer."""
+
+    def fill(self, param: Tensor) -> None:
+        """Assign initial values to a parameter."""
+
+
+Parameter: TypeAlias = "tuple[tuple[Tensor, Tensor], list[Tensor]]"  # ((W, dW), states), as get_params() returns it
+InitLike: TypeAlias = "HasFill | Array | str"  # initial values of a parameter; a name such as "glorot"
 
 
 class TensorAttribute:

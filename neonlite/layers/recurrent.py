@@ -1,4 +1,4 @@
-"""Recurrent layers: Recurrent, LSTM, GRU and their bidirectional and batch-normalized variants."""
+"""Recurrent layers, Recurrent, LSTM and GRU, and reductions of their outputs to one vector: last step, sum and mean."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
 from neonlite.backend.warn import warn
 from neonlite.initializers import GlorotUniform, Orthonormal
-from neonlite.layers.accumulation import accumulates
-from neonlite.layers.activation import check_activation
+from neonlite.layers.activation import ActivationLike, check_activation
 from neonlite.layers.buffers import with_layout
-from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute, fill_parameter
-from neonlite.layers.types import ActivationLike, InitLike, LayerInput
+from neonlite.layers.layer import Layer, LayerInput
+from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, fill_parameter
 from neonlite.layers.unroll import Program, Step, StepUnroll, find_fused_primitive, make_unroll
+from neonlite.layers.weights import accumulates
 from neonlite.messages import describe
+from neonlite.optree import Operand
 from neonlite.transforms import Logistic, Tanh, Transform
-from neonlite.typing import NativeArray
+from neonlite.typing import LayerShape, NativeArray
 
 
 class RecurrentBase(ParameterLayer):
@@ -530,7 +531,8 @@ class GatedRecurrentBase(RecurrentBase):
     def fused_kind(self) -> str:  # type: ignore[override]
         """The kind of fused primitive; "" unless activations are Tanh and Logistic and the class has one."""
         is_standard = type(self.activation) is Tanh and type(self.gate_activation) is Logistic
-        return FUSED_KINDS.get(type(self), "") if is_standard else ""
+        fused_cell: str = vars(type(self)).get("fused_cell", "")  # not inherited: a subclass may compute other steps
+        return fused_cell if is_standard else ""
 
 
 class LSTM(GatedRecurrentBase):
@@ -544,6 +546,7 @@ class LSTM(GatedRecurrentBase):
     Hochreiter and Schmidhuber 1997; the forget gate f: Gers, Schmidhuber and Cummins 2000.
     """
 
+    fused_cell = "lstm"
     num_gates, state_names, saved_names = 4, ("h", "c"), ("a",)
 
     def build_step(self, step: Step) -> Program:
@@ -577,6 +580,7 @@ class GRU(GatedRecurrentBase):
     Cho et al. 2014, equations 5 to 8, with u for 1 - z.
     """
 
+    fused_cell = "gru"
     num_gates, saved_names, recurrent_operands = 3, ("rh",), ("rh",)
 
     def build_step(self, step: Step) -> Program:
@@ -609,209 +613,81 @@ class GRU(GatedRecurrentBase):
         return [(gates, unroll.hidden_error_pairs()), (candidate, [(buffers["dz"], buffers["rh"])])]
 
 
-# --- bidirectional layers --------------------------------------------------------------------------------------------
+# --- reductions ------------------------------------------------------------------------------------------------------
 
 
-class Bidirectional:
-    """The views of the weights of both directions, forward and backward, and of their gradients."""
-
-    num_directions = 2
-    W_input_f: Tensor
-    W_input_b: Tensor
-    W_recur_f: Tensor
-    W_recur_b: Tensor
-    b_f: Tensor
-    b_b: Tensor
-    dW_input_f: Tensor
-    dW_input_b: Tensor
-    dW_recur_f: Tensor
-    dW_recur_b: Tensor
-    db_f: Tensor
-    db_b: Tensor
-
-
-class BiRNN(Bidirectional, Recurrent):
-    """Bidirectional Recurrent layer: (nin, T) -> (2 output_size, T), the forward direction first.
-
-    The rows of W hold W_input of both directions, W_recur of both, and b of both: attributes ``W_input_f``,
-    ``W_input_b`` and so on. The backward direction always starts from zeros.
+def get_steps(x: Tensor, shape: LayerShape) -> list[Tensor]:
+    """Return views of the steps of a sequence.
 
     Parameters
     ----------
-    output_size : int
-        Number of elements of a state of one direction.
-    init, init_inner : initializer, array, Tensor or str, optional
-        As for ``Recurrent``.
-    activation : Transform or str
-        As for ``Recurrent``.
-    reset_cells : bool
-        Start every minibatch from zero states.
-    split_inputs : bool
-        The forward direction reads the first half of the input features, the backward direction the second half, which
-        is how the outputs of another bidirectional layer are arranged.
-    name : str, optional
-        Name of the layer.
-    parallelism : str
-        Stored in the description, without effect.
+    x : Tensor
+        (F, T N).
+    shape : tuple of int
+        (F, T).
 
-    References
-    ----------
-    Schuster and Paliwal 1997.
+    Returns
+    -------
+    list of Tensor
+        T tensors (F, N).
     """
-
-    def __init__(
-        self,
-        output_size: int,
-        init: InitLike | None = None,
-        init_inner: InitLike | None = None,
-        activation: ActivationLike | None = None,
-        reset_cells: bool = False,
-        split_inputs: bool = False,
-        name: str | None = None,
-        parallelism: str = "Data",
-    ) -> None:
-        super().__init__(output_size, init, init_inner, activation, reset_cells, name)
-        self.split_inputs, self.parallelism = bool(split_inputs), parallelism
+    if not isinstance(shape, tuple) or len(shape) != 2:
+        raise ValueError(f"get_steps: expected a shape (F, T), got {shape}")
+    n, rest = divmod(x.shape[1], shape[1])
+    if rest:
+        raise ValueError(f"get_steps: expected {shape[1]} steps of equally many columns, got {describe(x)}")
+    return [x[:, t * n : (t + 1) * n] for t in range(shape[1])]
 
 
-class BiLSTM(Bidirectional, LSTM):
-    """Bidirectional LSTM layer: (nin, T) -> (2 output_size, T), with the weight layout of ``BiRNN``.
+class RecurrentOutput(Layer):
+    """Base class of layers that reduce a sequence to one vector, (F, T) -> F.
 
     Parameters
     ----------
-    output_size : int
-        Number of elements of a state of one direction.
-    init, init_inner : initializer, array, Tensor or str, optional
-        As for ``LSTM``.
-    activation, gate_activation : Transform or str
-        As for ``LSTM``.
-    reset_cells : bool
-        Start every minibatch from zero states.
-    split_inputs : bool
-        As for ``BiRNN``.
     name : str, optional
         Name of the layer.
-
-    References
-    ----------
-    Graves and Schmidhuber 2005.
     """
 
-    def __init__(
-        self,
-        output_size: int,
-        init: InitLike | None = None,
-        init_inner: InitLike | None = None,
-        activation: ActivationLike | None = None,
-        gate_activation: ActivationLike | None = None,
-        reset_cells: bool = False,
-        split_inputs: bool = False,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(output_size, init, init_inner, activation, gate_activation, reset_cells, name)
-        self.split_inputs = bool(split_inputs)
+    needs_outputs = False
+
+    def configure(self, in_obj: LayerInput) -> Self:
+        super().configure(in_obj)
+        self.out_shape, self.nsteps = self._check_sequence_shape()
+        return self
 
 
-class BiBNRNN(BiRNN):
-    """BiRNN with batch-normalized inputs: ``(W_input x - mean) / sqrt(var + eps)`` replaces ``W_input x``.
+class RecurrentSum(RecurrentOutput):
+    """The sum over the steps of a sequence, (F, T) -> F."""
 
-    The mean and the variance are over all steps and the minibatch. At inference, the running statistics replace them:
-    ``gmean = rho gmean + (1 - rho) mean``, and likewise gvar, both with the initial value 0; rho = 0.9, eps = 0.001.
+    def formula(self, x: Tensor) -> Operand:
+        by_step = self.be.reshape(x, self.out_shape, self.nsteps, -1)
+        return self.be.reshape(self.be.sum(by_step, axis=1), self.out_shape, -1)
 
-    Parameters
-    ----------
-    output_size : int
-        Number of elements of a state of one direction.
-    init, init_inner : initializer, array, Tensor or str, optional
-        As for ``Recurrent``.
-    activation : Transform or str
-        As for ``Recurrent``.
-    reset_cells : bool
-        Start every minibatch from zero states.
-    split_inputs : bool
-        As for ``BiRNN``.
-    name : str, optional
-        Name of the layer.
-
-    References
-    ----------
-    Laurent et al. 2016, Batch normalized recurrent neural networks, equation 10; Amodei et al. 2016, 3.2.
-    """
-
-    gmean, gvar = TensorAttribute(), TensorAttribute()
-
-    def __init__(
-        self,
-        output_size: int,
-        init: InitLike | None = None,
-        init_inner: InitLike | None = None,
-        activation: ActivationLike | None = None,
-        reset_cells: bool = False,
-        split_inputs: bool = False,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(output_size, init, init_inner, activation, reset_cells, split_inputs, name)
-        self.rho, self.eps = 0.9, 1e-3
-
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        self.init_params(self.nfm)
-        n = self.nout
-        for unroll in self.unrolls:
-            rows = slice(unroll.direction * n, (unroll.direction + 1) * n)
-            unroll.input_norm = InputNorm(unroll, self.rho, self.eps, self.gmean[rows], self.gvar[rows])
-
-    @property
-    def nfm(self) -> int:
-        """The number of features that are normalized, of both directions."""
-        return self.num_directions * self.nout
-
-    def init_params(self, nfm: int) -> None:
-        """Allocate the running statistics unless they exist.
-
-        Parameters
-        ----------
-        nfm : int
-            The number of features.
-        """
-        if self.gmean is None:
-            names = ("gmean", "gvar")
-            vars(self).update({name: self.be.zeros((nfm, 1), name=f"{self.name}.{name}") for name in names})
-
-    @property
-    def persistent_tensors(self) -> dict[str, Tensor]:
-        """The tensors of this layer in a checkpoint, by name: weights and running statistics."""
-        return {**super().persistent_tensors, "gmean": self.gmean, "gvar": self.gvar}
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
+        self.check_error(error)
+        if self.deltas is not None:
+            deltas = self.deltas.reshape(self.out_shape, self.nsteps, -1)
+            new = alpha * self.be.reshape(error, self.out_shape, 1, -1)
+            deltas[:] = new + beta * deltas if beta else new
+        return self.deltas
 
 
-class InputNorm:
-    """Batch normalization of W_input x in one direction of a BiBNRNN: rows get mean 0 and variance 1."""
+class RecurrentMean(RecurrentSum):
+    """The mean over the steps of a sequence, (F, T) -> F."""
 
-    can_replay = True
+    def formula(self, x: Tensor) -> Operand:
+        mean: Operand = super().formula(x) / self.nsteps
+        return mean
 
-    def __init__(self, unroll: StepUnroll, rho: float, eps: float, gmean: Tensor, gvar: Tensor) -> None:
-        layer, suffix, n = unroll.layer, unroll.direction or "", unroll.layer.nout
-        self.unroll, self.rho, self.eps = unroll, rho, eps
-        self.gmean, self.gvar = gmean.reshape(1, n, 1), gvar.reshape(1, n, 1)
-        self.normalized = unroll.view_by_step(layer.buffer(f"normalized{suffix}", layer.nsteps * n))
-        self.inverse = layer.be.zeros((1, n, 1), name=f"{layer.name}.inverse{suffix}")
-
-    def fprop(self) -> None:
-        """Normalize W_input x in place."""
-        be, z = self.unroll.be, self.unroll.view_by_step(self.unroll.z)
-        if not self.unroll.layer.can_backprop:
-            z[:] = (z - self.gmean) / be.sqrt(self.gvar + self.eps)
-            return
-        mean, var = be.mean(z, axis=(0, 2)), be.var(z, axis=(0, 2))
-        running = [self.rho * old + (1 - self.rho) * new for old, new in ((self.gmean, mean), (self.gvar, var))]
-        inverse = 1 / be.sqrt(var + self.eps)
-        be.assign([self.gmean, self.gvar, self.inverse, self.normalized], [*running, inverse, (z - mean) * inverse])
-        z[:] = self.normalized
-
-    def bprop(self) -> None:
-        """Replace dz, the gradient with respect to the normalized values, by that with respect to W_input x."""
-        be, dz, y = self.unroll.be, self.unroll.split_steps(self.unroll.seq_buffers["dz"]), self.normalized
-        dz[:] = self.inverse * (dz - be.mean(dz, axis=(0, 2)) - y * be.mean(dz * y, axis=(0, 2)))
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
+        return super().bprop(error, alpha / self.nsteps, beta)
 
 
-FUSED_KINDS: dict[type, str] = {LSTM: "lstm", BiLSTM: "lstm", GRU: "gru"}
+class RecurrentLast(RecurrentOutput):
+    """The last step of a sequence, (F, T) -> F."""
+
+    def formula(self, x: Tensor) -> Operand:
+        return x[:, -self.be.bsz :]
+
+    def formula_constants(self) -> tuple[object, ...] | None:
+        return () if type(self).formula is RecurrentLast.formula else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neonlite import html_repr
 from neonlite.backend import Backend
@@ -18,13 +18,8 @@ from neonlite.backend.format import format_bytes
 from neonlite.backend.memory import MemoryUsage
 from neonlite.backend.validation import with_attributes
 from neonlite.files import printable
-from neonlite.layers.buffers import iobuf_shape
-from neonlite.layers.types import LayerInput, LayerShape
-
-if TYPE_CHECKING:
-    from neonlite.layers.cost import GeneralizedCost, Multicost
-    from neonlite.layers.layer import Layer
-    from neonlite.optimizers import Optimizer
+from neonlite.layers.buffers import BufferOwner, iobuf_shape
+from neonlite.typing import LayerShape
 
 DRY_RUN_STEPS = 2  # the first one allocates buffers that later steps reuse
 
@@ -142,27 +137,8 @@ class Summary:
         return f"Memory of training with minibatches of {self.batch_size}:"
 
 
-def summarize(
-    network: Layer,
-    in_obj: LayerInput | None = None,
-    cost: GeneralizedCost | Multicost | None = None,
-    optimizer: Optimizer | None = None,
-) -> Summary:
-    """Return shapes, parameters, FLOPs and memory of training, without running it. The network is not changed.
-
-    The memory is that of minibatches of ``be.bsz`` rows, or of 32 if it is not set.
-
-    Parameters
-    ----------
-    network : Layer
-        The network.
-    in_obj : optional
-        The input shape, for a network that is not configured.
-    cost : optional
-        A cost to include, such as ``GeneralizedCost``.
-    optimizer : Optimizer, optional
-        An optimizer to include.
-    """
+def summarize(network: Any, in_obj: Any, cost: Any, optimizer: Any) -> Summary:
+    """Return the summary of a network, as ``Layer.summary`` does."""
     be = network.be
     if not be.bsz:
         with be.batch_size(DEFAULT_BATCH_SIZE):
@@ -215,14 +191,14 @@ def summarize(
     return Summary(rows, be.bsz, parameters, (dry_run.flops or 0) - (before or 0), purposes, memory, includes, frozen)
 
 
-def walk_layers(layer: Layer, depth: int = 0) -> Iterator[tuple[int, Any]]:
+def walk_layers(layer: BufferOwner, depth: int = 0) -> Iterator[tuple[int, Any]]:
     """Yield (depth, layer) for a layer and all layers in it."""
     yield depth, layer
     for inner in getattr(layer, "layers", []):
         yield from walk_layers(inner, depth + 1)
 
 
-def summarize_layer(depth: int, layer: Layer) -> LayerSummary:
+def summarize_layer(depth: int, layer: Any) -> LayerSummary:
     """Return the row of a layer."""
     row = LayerSummary(depth, layer.name, layer.classnm, layer.out_shape)
     if not hasattr(layer, "layers"):
@@ -258,7 +234,7 @@ def make_zero_buffers(be: Backend, shape: LayerShape | list[Any]) -> Any:
 
 
 def sum_bytes_by_purpose(
-    net: Layer, layers: list[tuple[int, Any]], cost: Any, data: Any, memory: MemoryUsage
+    net: Any, layers: list[tuple[int, Any]], cost: Any, data: Any, memory: MemoryUsage
 ) -> dict[str, int]:
     """Return the bytes of all tensors by purpose."""
     every = [layer for _, layer in layers]

@@ -10,25 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from neonlite.backend import Tensor
-from neonlite.layers.types import LayerShape
-
-if TYPE_CHECKING:
-    from neonlite.layers.recurrent import RecurrentBase
+from neonlite.typing import LayerShape
 
 Program = list[Callable[[], Any]]
 MIN_LOOKUP_ROWS = 64  # one-hot inputs of at least this many rows are looked up, which is faster than a product
 
 
-def make_unroll(layer: RecurrentBase, direction: int) -> Unroll:
+def make_unroll(layer: Any, direction: int) -> Unroll:
     """Return one direction of a recurrent layer, fused into a primitive if the backend has one for it."""
     primitive_key = find_fused_primitive(layer, direction)
     return FusedUnroll(layer, direction, primitive_key) if primitive_key else StepUnroll(layer, direction)
 
 
-def find_fused_primitive(layer: RecurrentBase, direction: int) -> Any:
+def find_fused_primitive(layer: Any, direction: int) -> Any:
     """Return the key of the backend's fused primitive for one direction of a layer, or None if it has none."""
     sizes = layer.fused_kind, layer.nsteps, layer.be.bsz, layer.nin_per_direction, layer.nout, direction == 1
     return layer.be.primitives.recurrent_shape(sizes, layer.be.default_dtype_name) if layer.fused_kind else None
@@ -45,7 +42,7 @@ class Unroll(ABC):
     final_states: list[Tensor]
     state_errors: dict[str, Tensor]  # after a backward pass: the errors of the initial states
 
-    def __init__(self, layer: RecurrentBase, direction: int) -> None:
+    def __init__(self, layer: Any, direction: int) -> None:
         self.layer, self.direction, self.be = layer, direction, layer.be
         self.W_input, self.W_recur, self.b = layer.split_weights(layer.W, direction)
         self.dW_input, self.dW_recur, self.db = layer.split_weights(layer.dW, direction)
@@ -54,6 +51,11 @@ class Unroll(ABC):
         """Return a buffer of the layer for this direction."""
         buffer: Tensor = self.layer.buffer(f"{name}{self.direction or ''}", shape)
         return buffer
+
+    def rows_of_direction(self, x: Tensor) -> Tensor:
+        """Return the rows of outputs, or of their error, that belong to this direction."""
+        n = self.layer.nout
+        return x[self.direction * n : (self.direction + 1) * n]
 
     @abstractmethod
     def fprop(self, inputs: Tensor) -> None:
@@ -87,7 +89,7 @@ class FusedUnroll(Unroll):
     A state (nout, N) is stored column-major.
     """
 
-    def __init__(self, layer: RecurrentBase, direction: int, primitive_key: Any) -> None:
+    def __init__(self, layer: Any, direction: int, primitive_key: Any) -> None:
         super().__init__(layer, direction)
         self.primitive_key = primitive_key
         self.initial_states = self.make_state_buffers("{}, first")
@@ -105,13 +107,13 @@ class FusedUnroll(Unroll):
 
     def fprop(self, inputs: Tensor) -> None:
         """Compute the states of all steps."""
-        n, layer = self.layer.nout, self.layer
+        layer = self.layer
         if layer.can_backprop:
             size = self.be.primitives.recurrent_workspace_size(self.primitive_key)
             if self.reserve_space is None or self.reserve_space.size < size:
                 self.reserve_space = self.buffer("reserve space", -(-size // self.be.bsz))
         x = layer.slice_direction(inputs, self.direction)
-        y = layer.outputs[self.direction * n : (self.direction + 1) * n]
+        y = self.rows_of_direction(layer.outputs)
         token_ids = getattr(x, "token_ids", None)
         self.saved_inputs = x if token_ids is None else None
         tensors = self.reserve_space if layer.can_backprop else None, x, y, token_ids
@@ -126,13 +128,12 @@ class FusedUnroll(Unroll):
 
     def bprop(self, error: Tensor, final_errors: Sequence[Sequence[Tensor]], alpha: float, beta: float) -> None:
         """Compute the weight gradients and the deltas."""
-        layer, n, deltas = self.layer, self.layer.nout, self.layer.deltas
+        layer, deltas = self.layer, self.layer.deltas
         self.sum_final_errors(self.final_errors, final_errors)
-        e = error[self.direction * n : (self.direction + 1) * n]
         gradients = self.dW_input, self.dW_recur, self.db
         groups = [[x._array for x in group] for group in (self.final_errors, self.state_errors.values(), gradients)]
         target = None if deltas is None else layer.slice_direction(deltas, self.direction)._array
-        y = layer.outputs[self.direction * n : (self.direction + 1) * n]
+        y, e = self.rows_of_direction(layer.outputs), self.rows_of_direction(error)
         arrays = [None if t is None else t._array for t in (self.reserve_space, self.saved_inputs, y, e)]
         self.be.primitives.recurrent_bprop(
             self.primitive_key, *self.weight_and_state_arrays, *arrays, *groups, target, alpha, beta
@@ -146,14 +147,14 @@ class StepUnroll(Unroll):
     over all steps need (rows, T N); their operands are copied to that layout in ``seq_buffers``.
     """
 
-    def __init__(self, layer: RecurrentBase, direction: int) -> None:
+    def __init__(self, layer: Any, direction: int) -> None:
         super().__init__(layer, direction)
         n, T, g, buffer = layer.nout, layer.nsteps, layer.num_gates, self.buffer
         self.z, self.dz = buffer("z", T * g * n), buffer("dz", g * n)
         names = dict.fromkeys(("h", *layer.state_names, *layer.saved_names))
         self.step_values = {name: buffer(name, T * n) for name in names}
         self.seq_buffers = {
-            "h": layer.outputs[direction * n : (direction + 1) * n],
+            "h": self.rows_of_direction(layer.outputs),
             "dz": buffer("dz, all steps", (g * n, T)),
         }
         self.seq_buffers |= {name: buffer(f"{name}, all steps", (n, T)) for name in layer.recurrent_operands}
@@ -163,9 +164,7 @@ class StepUnroll(Unroll):
         self.final_states = [self.rows_at_step(self.step_values[name], -1) for name in layer.state_names]
         self.W_input_T = self.W_input.T
         self.input_norm: Any = None  # normalizes W_input x; has fprop() and bprop()
-        self.forward_program: tuple[Any, Program] = (None, [])
-        self.backward_program: tuple[Any, Program] = (None, [])
-        self.gradient_program: tuple[Any, Program] = (None, [])
+        self.programs: dict[str, tuple[Any, Program]] = {}  # name -> (the tensor that it was built for, program)
 
     def gate_rows(self, first: int, last: int | None) -> slice:
         """Return the rows of the gates from ``first`` up to ``last``."""
@@ -189,7 +188,6 @@ class StepUnroll(Unroll):
 
     def make_step(self, i: int, error: Tensor | None = None, with_bias: bool = True) -> Step:
         """Return the tensors of the i-th step in this direction."""
-        n = self.layer.nout
 
         def gates(x: Tensor) -> list[Tensor]:
             return [x[self.gate_rows(k, k + 1)] for k in range(self.layer.num_gates)]
@@ -199,8 +197,7 @@ class StepUnroll(Unroll):
             for name, first in self.initial_states.items()
         }
         current = {name: self.rows_at_step(x, i) for name, x in self.step_values.items()}
-        rows = slice(self.direction * n, (self.direction + 1) * n)
-        output_error = None if error is None else self.columns_at_step(error[rows], i)
+        output_error = None if error is None else self.columns_at_step(self.rows_of_direction(error), i)
         z, b = self.rows_at_step(self.z, i), gates(self.b) if with_bias else None
         dz_columns = gates(self.columns_at_step(self.seq_buffers["dz"], i))
         return Step(self, z, gates(z), gates(self.dz), dz_columns, b, previous, current, output_error)
@@ -238,15 +235,19 @@ class StepUnroll(Unroll):
         """Compute the states of all steps."""
         x = self.layer.slice_direction(inputs, self.direction)
         token_ids = self.get_token_ids(x)
-        if not self.forward_program[1] or self.forward_program[0] is not token_ids:
-            self.forward_program = token_ids, self.build_forward(token_ids)
         if token_ids is None:
             self.be.batched_dot(self.W_input, self.split_steps(x), self.view_by_step(self.z))
         else:
             self.lookup_table[:] = self.W_input + self.b
         if self.input_norm is not None:
             self.input_norm.fprop()
-        for run in self.forward_program[1]:
+        self.run_program("forward", token_ids, self.build_forward)
+
+    def run_program(self, name: str, x: Tensor | None, build: Callable[[Any], Program]) -> None:
+        """Run the program ``build(x)``, which is built again only for another tensor x."""
+        if name not in self.programs or self.programs[name][0] is not x:
+            self.programs[name] = x, build(x)
+        for run in self.programs[name][1]:
             run()
 
     def get_token_ids(self, x: Tensor) -> Tensor | None:
@@ -261,26 +262,16 @@ class StepUnroll(Unroll):
 
     def bprop(self, error: Tensor, final_errors: Sequence[Sequence[Tensor]], alpha: float, beta: float) -> None:
         """Compute the weight gradients and the deltas, last step first."""
-        if self.backward_program[0] is not error:
-            self.backward_program = error, self.build_backward(error)
         self.sum_final_errors(list(self.state_errors.values()), final_errors)
-        for run in self.backward_program[1]:
-            run()
-        self.compute_weight_gradients(self.layer.inputs)
+        self.run_program("backward", error, self.build_backward)
+        self.run_program("weight gradients", self.layer.inputs, self.build_weight_gradients)
         if self.layer.deltas is not None:
             target = self.layer.slice_direction(self.layer.deltas, self.direction)
             self.be.compound_dot(self.W_input_T, self.seq_buffers["dz"], target, alpha=alpha, beta=beta)
 
-    def compute_weight_gradients(self, inputs: Tensor) -> None:
-        """Compute the weight gradients, each over all steps at once."""
-        if self.gradient_program[0] is not inputs:
-            x = self.layer.slice_direction(inputs, self.direction)
-            self.gradient_program = inputs, self.build_weight_gradients(x)
-        for run in self.gradient_program[1]:
-            run()
-
-    def build_weight_gradients(self, x: Tensor) -> Program:
-        """Return the program that computes the weight gradients."""
+    def build_weight_gradients(self, inputs: Tensor) -> Program:
+        """Return the program that computes the weight gradients, each over all steps at once."""
+        x = self.layer.slice_direction(inputs, self.direction)
         be, dz, token_ids = self.be, self.seq_buffers["dz"], self.get_token_ids(x)
         program: Program = []
         for rows, pairs in self.layer.weight_gradient_pairs(self):

@@ -1,29 +1,61 @@
-"""Weights, optimizer states and recurrent states of a network as NumPy arrays.
+"""Weights, gradients and states of a network: as NumPy arrays, summed over several passes, and in copies for inference.
 
 ``get_weights`` and ``set_weights``, ``get_state`` and ``set_state``, ``serialize`` and ``load_weights``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from types import MethodType
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from neonlite.backend import Tensor, serialization
+from neonlite.backend.attribute_snapshot import Untracked, same_objects
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import checks_arguments
 from neonlite.initializers import compute_dtype
 from neonlite.layers.buffers import BufferOwner
-from neonlite.layers.layer_checks import not_configured
 from neonlite.messages import describe
 from neonlite.shapes import at_least_2d
 from neonlite.typing import ArrayLike, NativeArray, NumPyArray
 
-if TYPE_CHECKING:
-    from neonlite.layers.layer import Layer
-
 MAX_ERROR_ROWS = 20  # rows of the table in an error message
 INT_LIMIT = 2**63  # integers in a file are below this
+
+L = TypeVar("L", bound="WeightOwner")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def accumulates(
+    bprop: Callable[Concatenate[L, Arguments], Result],
+) -> Callable[Concatenate[L, Arguments], Result]:
+    """Decorate a ``bprop`` to add to the gradients after ``set_acc_on(True)``, instead of overwriting them.
+
+    Parameters
+    ----------
+    bprop : callable
+        The method of a layer.
+    """
+
+    @functools.wraps(bprop)
+    def wrapper(self: L, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if not hasattr(self, "acc_on"):
+            raise TypeError(f"Layer.accumulates: expected the bprop of a Layer, got that of {self!r}.")
+        if not (self.acc_on and self._trainable):
+            return bprop(self, *args, **kwargs)
+        self.be.assign(self.grad_accumulators, self.gradients)
+        self.acc_on = False  # a bprop called by this one must not accumulate again
+        try:
+            deltas = bprop(self, *args, **kwargs)
+        finally:
+            self.acc_on = True
+        self.be.assign(self.gradients, [x + y for x, y in zip(self.gradients, self.grad_accumulators, strict=True)])
+        return deltas
+
+    return wrapper
 
 
 class WeightOwner(BufferOwner):
@@ -45,6 +77,13 @@ class WeightOwner(BufferOwner):
 
     has_params: bool
     parallelism: str
+    acc_on: bool
+    grad_accumulators: list[Tensor]
+    _trainable: bool
+
+    def leaves(self) -> Sequence[Any]:
+        """Return all layers that are not containers, in order."""
+        raise NotImplementedError
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -62,18 +101,9 @@ class WeightOwner(BufferOwner):
         return []
 
     @property
-    def layers_to_optimize(self) -> list[Layer]:
-        """The layers with parameters that are trained."""
-        return [layer for layer in self.leaves() if layer.trains_parameters]
-
-    @property
     def persistent_tensors(self) -> dict[str, Tensor]:
         """The tensors that are saved in checkpoints, by name: parameters and running statistics."""
         return {}
-
-    def leaves(self) -> list[Layer]:
-        """Return all layers that are not containers, in order; for a layer, itself."""
-        return [cast("Layer", self)]
 
     # --- state across minibatches ---
 
@@ -113,6 +143,43 @@ class WeightOwner(BufferOwner):
         """
         if arrays:
             raise ValueError(f"{self.name}: expected no recurrent state for {self.classnm}, got {', '.join(arrays)}.")
+
+    # --- accumulation of gradients ---
+
+    @checks_arguments
+    def set_acc_on(self, acc_on: bool) -> None:
+        """Set whether ``bprop`` adds to the gradients instead of overwriting them.
+
+        Parameters
+        ----------
+        acc_on : bool
+            Whether to accumulate.
+
+        Raises
+        ------
+        BufferError
+            If the layer was not allocated with ``accumulate_updates=True``.
+        """
+        if acc_on and len(self.grad_accumulators) != len(self.parameters):
+            raise BufferError(
+                f"{self.name}: expected buffers for accumulating gradients, got none. Call "
+                "allocate(accumulate_updates=True) first."
+            )
+        self.acc_on = acc_on
+
+    def check_accumulation(self, accumulate_updates: bool) -> None:
+        """Raise TypeError if gradients must be accumulated and the layer has no parameters.
+
+        Parameters
+        ----------
+        accumulate_updates : bool
+            The argument of ``allocate``.
+        """
+        if accumulate_updates and not self.has_params:
+            raise TypeError(
+                f"{self.name}: accumulate_updates: expected a layer with parameters, got {self.classnm}. Call "
+                "allocate() without it, or allocate the whole network."
+            )
 
     # --- weights ---
 
@@ -296,8 +363,8 @@ def layers_with_tensors(network: WeightOwner) -> list[Any]:
     """Return the layers of a network with persistent tensors. RuntimeError before they are allocated."""
     layers = []
     for layer in network.leaves():
-        if layer.in_shape is None and layer.has_params:
-            raise not_configured(layer)
+        if layer.has_params:
+            layer.check_configured()
         if any(t is None for t in layer.persistent_tensors.values()):
             raise RuntimeError(f"{layer.name}: expected allocated weights, got none. Call allocate() first.")
         if layer.has_params and not layer.persistent_tensors:
@@ -424,3 +491,77 @@ def check_entries(network: WeightOwner, entries: list[TensorEntry], hint: str = 
         lines += [f"and {len(table) - MAX_ERROR_ROWS - 1} more"] if len(table) > MAX_ERROR_ROWS + 1 else []
         head = f"{network.name}: expected weights that fit the layers, got other names or shapes; none was changed"
         raise ValueError("\n".join([f"{head}; {hint}" if hint else head, *lines]))
+
+
+# --- copies for inference -------------------------------------------------------------------------------------------
+
+MAX_MINIBATCHES = 2  # the total size of the cached copies, in minibatches
+
+
+class InferenceCopies(Untracked):
+    """Copies of a network that share its parameters and have their own buffers, one for each batch size.
+
+    A copy is shallow: its layers have the attributes of the original, and ``allocate`` creates new buffers. All copies
+    are recreated after any attribute of a layer has been set to another object.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[int, list[Any]] = {}  # batch size -> layers, the network first; least recently used first
+        self._layers: list[tuple[WeightOwner, list[Any]]] = []  # each layer of the network, and its attributes
+        self._nested: list[tuple[Collection[Any], list[Any]]] = []  # each list or dict of layers, and its values
+
+    def of(self, network: Any, n: int, max_rows: int) -> Any:
+        """Return a copy for n rows; cached copies have at most ``max_rows`` rows in total, and ``be.bsz`` must be n."""
+        if not self._is_current(network):
+            self._drop(0)
+        layers = self._copies.pop(n, None)
+        if layers is None:
+            self._drop(max_rows - n)
+            layers = self._copy(network)
+            layers[0].allocate()
+        self._copies[n] = layers
+        return layers[0]
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(self), ()  # a copy of a layer has no copies
+
+    def _drop(self, max_rows: int) -> None:
+        """Drop the least recently used copies until the others have at most ``max_rows`` rows in total."""
+        while self._copies and sum(self._copies) > max_rows:
+            for layer in self._copies.pop(next(iter(self._copies))):
+                vars(layer).clear()  # layers refer to each other; this frees their memory immediately
+
+    def _is_current(self, network: Any) -> bool:
+        """Return whether all layers have the same attributes as when they were copied."""
+        if not self._layers or self._layers[0][0] is not network:
+            return False
+        current = ((vars(layer).values(), values) for layer, values in self._layers)
+        return all(same_objects(now, before) for now, before in (*current, *self._nested))
+
+    def _copy(self, network: Any) -> list[Any]:
+        """Return shallow copies of a network and its layers, without buffers."""
+        copies: dict[int, Any] = {}
+        layers: list[tuple[WeightOwner, list[Any]]] = []
+        nested: list[tuple[Collection[Any], list[Any]]] = []
+
+        def copied(value: Any) -> Any:
+            if isinstance(value, WeightOwner):
+                if id(value) not in copies:
+                    copies[id(value)] = object.__new__(type(value))
+                    layers.append((value, list(vars(value).values())))
+                return copies[id(value)]
+            if isinstance(value, MethodType) and isinstance(value.__self__, WeightOwner):
+                return MethodType(value.__func__, copied(value.__self__))
+            if type(value) in (list, tuple, dict):
+                items = value.values() if type(value) is dict else value
+                new = [copied(x) for x in items]
+                if not same_objects(new, items):
+                    nested.append((items, list(items)))
+                    return dict(zip(value, new, strict=True)) if type(value) is dict else type(value)(new)
+            return value
+
+        copied(network)
+        for layer, _ in layers:  # grows in the loop
+            vars(copies[id(layer)]).update({name: copied(x) for name, x in vars(layer).items()}, _buffers={}, _views={})
+        self._layers, self._nested = layers, nested
+        return list(copies.values())

@@ -14,13 +14,12 @@ from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import check_number, instance, integer, one_of
 from neonlite.layers import GeneralizedGANCost, GenerativeAdversarial, LayerContainer
 from neonlite.layers.buffers import iobuf_shape, num_features
-from neonlite.layers.layer_methods import allocate_buffers
 from neonlite.layers.summary import Summary
-from neonlite.layers.types import LayerShape, LayerShapes
 from neonlite.messages import describe
 from neonlite.models.model import Model
 from neonlite.models.nonfinite import check_step_cost
 from neonlite.transforms import GANCost
+from neonlite.typing import LayerShape, LayerShapes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,7 +153,7 @@ class GAN(Model):
             raise ValueError(
                 f"{self.name}: expected data of the shape of the generator's outputs, {self.data_shape}, got {shape}"
             )
-        allocate_buffers(self.layers, accumulate_updates=True)  # the gradients on data and on noise
+        self.layers.allocate_buffers(accumulate_updates=True)  # the gradients on data and on noise
 
     def initialize(
         self, dataset: NervanaDataIterator | LayerShapes, cost: GeneralizedCost | Multicost | Cost | str | None = None

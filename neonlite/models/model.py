@@ -16,11 +16,10 @@ from neonlite.data.preprocessing import Preprocessing
 from neonlite.encoders.inputs import InputEncoder
 from neonlite.encoders.targets import ClassEncoder, TargetEncoder
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Sequential
-from neonlite.layers.buffers import shape_of
+from neonlite.layers.buffers import Deltas, LayerOutputs, Tensors, shape_of
 from neonlite.layers.compound import find_layers
-from neonlite.layers.layer_methods import allocate_buffers, num_samples, set_trainable
+from neonlite.layers.layer import set_trainable
 from neonlite.layers.summary import Summary, walk_layers
-from neonlite.layers.types import Deltas, LayerOutputs, LayerShapes, Tensors
 from neonlite.messages import describe
 from neonlite.models import copying, evaluation, fit, nonfinite, persistence, predict, training
 from neonlite.models.benchmark import STATISTICS, Benchmark
@@ -31,11 +30,12 @@ from neonlite.optimizers import LossScaling, Optimizer
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms import Cost
 from neonlite.transforms.cost import COSTS
+from neonlite.typing import LayerShapes
 
 if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
     from neonlite.layers import Multicost
-    from neonlite.layers.types import AnyLayer
+    from neonlite.layers.container import AnyLayer
     from neonlite.models.data_parallel import DataParallel
     from neonlite.models.recorded_steps import RecordedSteps
 
@@ -265,7 +265,7 @@ class Model(NervanaObject):
             The shape of one sample, for each input.
         """
         self.layers.configure(shape)
-        allocate_buffers(self.layers)
+        self.layers.allocate_buffers()
 
     @property
     def resume_settings(self) -> dict[str, Any]:
@@ -311,7 +311,7 @@ class Model(NervanaObject):
             The outputs of the network.
         """
         network: Any = self.layers
-        n = num_samples(network, x)
+        n = network.num_samples(x)
         if n == self.be.bsz == network.batch_size and self.initialized:
             return cast("Tensor | list[Tensor]", network.fprop(x, inference))
         with self.be.batch_size(n):

@@ -21,7 +21,7 @@ from neonlite.data.iterator import first_true_row, to_array, transpose_hint
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.encoders.targets import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
-from neonlite.layers.inference_copies import MAX_MINIBATCHES
+from neonlite.layers.weights import MAX_MINIBATCHES
 from neonlite.models.evaluation import as_columns
 from neonlite.models.fit_checks import MAX_UNSCALED_INPUT
 from neonlite.models.metric_values import MetricValues
@@ -36,10 +36,9 @@ from neonlite.models.training_data import (
 from neonlite.transforms import Logistic, Softmax
 
 if TYPE_CHECKING:
-    from neonlite.layers.types import LayerShapes
     from neonlite.models.model import Model
     from neonlite.transforms import Cost, Metric
-    from neonlite.typing import Data
+    from neonlite.typing import Data, LayerShapes
 
 DEFAULT_ROWS = 128  # the rows of a minibatch if the backend has no batch size
 

@@ -12,8 +12,8 @@ from neonlite.backend import Tensor
 from neonlite.backend.onehot import OneHot
 from neonlite.backend.validation import check_number, integer
 from neonlite.data.tokens import get_tokenizer, tokens_to_ids
-from neonlite.layers.inference_copies import InferenceCopies
 from neonlite.layers.recurrent import RecurrentBase
+from neonlite.layers.weights import InferenceCopies
 from neonlite.messages import describe
 from neonlite.models.model import Model
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from neonlite.backend.transaction import Snapshot, on_failure, restore_on_failure
-from neonlite.layers.layer_methods import num_samples
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
@@ -33,7 +32,7 @@ def restore_step_on_failure(model: Model) -> None:
 def use_batch_size_of(model: Model, x: Tensor | list[Tensor]) -> Iterator[int]:
     """Use the batch size of a minibatch, which may be partial; yield it, and restore the previous one."""
     previous, first = model.be.bsz, x[0] if isinstance(x, list | tuple) else x
-    width = num_samples(model.layers, x) if first.shape[1] else 0
+    width = model.layers.num_samples(x) if first.shape[1] else 0
     if not width or width == previous == model.layers.batch_size:
         yield width
         return

@@ -27,7 +27,7 @@ from neonlite.layers import (
     SkipNode,
     TransformerBlock,
 )
-from neonlite.layers.types import LayerLike
+from neonlite.layers.container import LayerLike
 from neonlite.transforms import Logistic, Rectlin, Softmax, Tanh
 
 Layers = list[Any]

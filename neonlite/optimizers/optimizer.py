@@ -38,7 +38,7 @@ from neonlite.optree import OpTreeNode
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
-    from neonlite.layers.types import Parameter
+    from neonlite.layers.parameter import Parameter
     from neonlite.optree import Operand
 
 Row = Sequence[Tensor]  # W, dW and the states of a parameter, or of adjacent parameters

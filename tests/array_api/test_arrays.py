@@ -14,7 +14,7 @@ from helpers.runtimes import RUNTIMES
 import neonlite as nl
 from neonlite.array_api.array import MAX_PENDING_OPS, Array
 from neonlite.backend import Backend, Tensor
-from neonlite.backend.runtimes.numpy.fused_stage import FusedStage
+from neonlite.backend.runtimes.numpy.stages import FusedStage
 
 # --- evaluation ---
 

@@ -195,7 +195,7 @@ def test_gen_backend_of_a_backend_uses_its_runtime():
 
 
 def test_a_custom_runtime_is_passed_as_an_object():
-    from neonlite.backend.runtimes.numpy.runtime import NumPyRuntime
+    from neonlite.backend.runtimes.numpy import NumPyRuntime
 
     class CustomRuntime(NumPyRuntime):
         name = "mine"
@@ -231,7 +231,7 @@ def test_the_current_backend_can_be_set():
 def test_a_backend_that_cannot_be_created_leaves_the_current_one(monkeypatch):
     be = gen_backend("cpu")
     monkeypatch.setitem(sys.modules, "array_api_strict", None)
-    monkeypatch.delitem(sys.modules, "neonlite.backend.runtimes.strict", raising=False)
+    monkeypatch.delitem(sys.modules, "neonlite.backend.runtimes.array_api", raising=False)
     for error, message, options in [
         (ValueError, r"one of \('cpu', .*'strict'.*\), got 'cpus'\. Did you mean 'cpu'", {"backend": "cpus"}),
         (ImportError, "pip install array-api-strict", {"backend": "strict"}),
@@ -609,7 +609,7 @@ def test_a_missing_requirement_of_a_runtime_is_named_with_the_pip_command(monkey
     package, pip = NEEDS[name]
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, BUILTIN_RUNTIMES[name][0], raising=False)
-    if blas := sys.modules.get("neonlite.backend.runtimes.mkl.gemm"):  # it caches the library
+    if blas := sys.modules.get("neonlite.backend.runtimes.mkl"):  # it caches the library
         monkeypatch.setattr(blas, "load_library", blas.load_library.__wrapped__)
     with pytest.raises(ImportError) as caught:
         gen_backend(name)

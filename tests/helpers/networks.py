@@ -175,10 +175,16 @@ def check_cost(net: Any, cost: Any, x: Any, t: Any) -> None:
 def ready(net: Any, shape: Any, deltas: bool = True) -> Any:
     """Return an allocated network that computes deltas."""
     net.configure(shape)
-    net.needs_deltas = deltas
+    net.needs_deltas |= deltas
     net.allocate()
     net.allocate_deltas()
     return net
+
+
+def allocate(be: Backend, layer: Any, shape: Any, N: int, first: bool = False) -> Any:
+    """Return an allocated layer, or network of a list of layers; it computes deltas unless it is the first one."""
+    be.bsz = N
+    return ready(Sequential(layer) if isinstance(layer, list) else layer, shape, not first)
 
 
 def branching(trunk: list[Any], *branches: list[Any], **more: Any) -> Tree:
@@ -193,9 +199,4 @@ def branching(trunk: list[Any], *branches: list[Any], **more: Any) -> Tree:
 
 def made_ready(layer: Any, be: Any, N: int) -> Any:
     """Return a layer of three inputs, allocated for N columns, with deltas."""
-    be.bsz = N
-    layer.configure(3)
-    layer.needs_deltas = True
-    layer.allocate()
-    layer.allocate_deltas()
-    return layer
+    return allocate(be, layer, 3, N)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from neonlite import Backend
 from neonlite.initializers import Gaussian
@@ -46,6 +47,15 @@ KINDS: dict[str, Callable[..., Any]] = {
     "BiBNRNN": lambda **options: plain(BiBNRNN, **options),
 }
 BIDIRECTIONAL = ["BiRNN", "BiLSTM", "BiBNRNN"]
+
+
+UNIDIRECTIONAL = ["Recurrent", "LSTM", "GRU"]
+every_kind = pytest.mark.parametrize("kind", KINDS)
+one_way = pytest.mark.parametrize("kind", UNIDIRECTIONAL)
+
+
+def sequence(be: Backend, T: int, N: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=(NIN, T * N))
 
 
 def allocate(be: Backend, layer: Any, T: int, N: int, nin: int = NIN, **options: Any) -> Any:

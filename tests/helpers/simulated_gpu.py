@@ -10,19 +10,18 @@ import numpy as np
 from helpers import op_cases
 from helpers.standin_cudnn import Frontend
 from neonlite import Backend
+from neonlite.backend.runtimes.base import ReferenceExecutor
 from neonlite.backend.runtimes.cuda import codegen as kernels_module
+from neonlite.backend.runtimes.cuda import kernels
 from neonlite.backend.runtimes.cuda import pooling as images
-from neonlite.backend.runtimes.cuda import scatter
+from neonlite.backend.runtimes.cuda.convolution import IM2COL_KERNEL, REORDER_KERNEL
 from neonlite.backend.runtimes.cuda.cublas import GemmDesc
 from neonlite.backend.runtimes.cuda.cudnn import Cudnn
-from neonlite.backend.runtimes.cuda.im2col import IM2COL_KERNEL
 from neonlite.backend.runtimes.cuda.op_templates import (
     OP_TEMPLATES,
 )
-from neonlite.backend.runtimes.cuda.reorder import REORDER_KERNEL
 from neonlite.backend.runtimes.cuda.simulator import SimulatedDriver, SimulatedGPU
-from neonlite.backend.runtimes.numpy.runtime import NumPyRuntime
-from neonlite.backend.runtimes.reference.executor import ReferenceExecutor
+from neonlite.backend.runtimes.numpy import NumPyRuntime
 from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES
 from neonlite.ops import OPS
 
@@ -143,10 +142,10 @@ def texts() -> dict[str, tuple[str, dict[str, str]]]:
         },
         **{f"pool {op} back": (text, {"ArgIndex": "int32"}) for op, text in images.POOL_BPROP_SOURCES.items()},
         "columns": (IM2COL_KERNEL, {}),
-        "sums by place": (scatter.SCATTER_KERNEL, {}),
-        "sums of segments": (scatter.SEGMENT_SUM_KERNEL, {}),
-        "indices in order": (scatter.RANK_SORT_KERNEL, {}),
-        "regions": (scatter.ROI_POOL_KERNEL, {"ArgIndex": "int32"}),
+        "sums by place": (kernels.SCATTER_KERNEL, {}),
+        "sums of segments": (kernels.SEGMENT_SUM_KERNEL, {}),
+        "indices in order": (kernels.RANK_SORT_KERNEL, {}),
+        "regions": (kernels.ROI_POOL_KERNEL, {"ArgIndex": "int32"}),
         "lrn": (images.LRN_FPROP, {}),
         "lrn back": (images.LRN_BPROP, {}),
         "turn": (REORDER_KERNEL, {}),

@@ -1,4 +1,5 @@
-"""Attention and transformer layers against loops over steps, numerical gradients, torch and invariants."""
+"""Attention and transformer layers against loops over steps, numerical gradients, torch and invariants;
+also the position encodings of neonlite/layers/embedding.py."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.allocations import buffers, peak
+from helpers.networks import allocate
 from helpers.runtimes import RUNTIMES
 
 from neonlite import Autodiff, Backend, gen_backend
@@ -74,17 +76,6 @@ def textbook(layer: Any, x: Array, N: int, mask: Array | None = None) -> Array:
             )
             y[:, t * N + n] = W["W_out"] @ mixed + W.get("b_out", np.zeros((F, 1)))[:, 0]
     return y
-
-
-def allocate(be: Backend, layer: Any, shape: Any, N: int) -> Any:
-    """Return an allocated layer, or network of a list of layers, with deltas."""
-    be.bsz = N
-    layer = Sequential(layer) if isinstance(layer, list) else layer
-    layer.configure(shape)
-    layer.needs_deltas = True
-    layer.allocate()
-    layer.allocate_deltas()
-    return layer
 
 
 def data(be: Backend, F: int, columns: int, seed: int = 0) -> Any:

@@ -1,4 +1,5 @@
-"""Frequent mistakes with layers: the error names the layer, what was expected, what it got, and how to fix it."""
+"""Frequent mistakes with layers: the error names the layer, what was expected, what it got, and how to fix it
+(neonlite/layers/layer.py and its subclasses)."""
 
 from __future__ import annotations
 

@@ -254,11 +254,6 @@ def test_decoding_does_not_change_the_training(cpu64):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.fixture
-def cpu64() -> Backend:
-    return gen_backend("cpu", rng_seed=1, datatype=np.float64)
-
-
 def test_other_lengths_and_batch_sizes_are_processed_correctly(cpu64):
     rng = np.random.default_rng(0)
     net = translator(cpu64, 4)

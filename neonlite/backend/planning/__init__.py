@@ -1,1 +1,318 @@
-"""Execution plans: steps, stages, memory, layouts, and how a plan is run."""
+"""Execution plans: fuse the steps of op-trees into stages, and assign every value a target or an arena offset.
+
+A plan depends on structure only (shapes, dtypes, aliasing), so one plan serves all trees of the same structure. It is
+made in three passes over the steps:
+
+1. Equal sub-trees are merged into one step, and operands are cast to the compute dtype of their op.
+2. Steps are grouped into stages. A fused stage is one pass over memory: elementwise steps over one shape, and the
+   reductions over it. Each product, gather and random op is a call stage. Views cost nothing.
+3. Each value that outlives its stage is assigned memory: its target, if no operand is overwritten too early, else an
+   offset in the arena, chosen by its lifetime.
+
+All values are computed before targets that alias operands are written, so ``x[:] = x.T`` and ``x[1:] = x[:-1]`` work.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from neonlite import html_repr
+from neonlite.backend.format import format_bytes
+from neonlite.backend.planning.steps import Stage, StepList, build_stages
+from neonlite.dtypes import dtype_bits
+from neonlite.optree_structure import Info, Leaves
+from neonlite.shapes import is_contiguous
+from neonlite.typing import OperandLike
+
+if TYPE_CHECKING:
+    pass
+
+PLAN_BYTES, STEP_BYTES = 6000, 1000  # host memory of a plan and of each step, as measured
+
+
+class Plan(StepList):
+    """An execution plan of op-trees and their targets. ``print(plan)`` shows its stages and memory.
+
+    Parameters
+    ----------
+    trees : sequence of OpTreeNode
+        The op-trees, one per target.
+    leaves : dict or None
+        {id: leaf} in the order of the arguments of ``run``; None for the order of appearance.
+    targets : sequence of Info
+        The Infos of the targets.
+    aliases : iterable of (int, int, str)
+        (target, leaf, "exact" or "partial") for each target and leaf that share memory.
+    targets_alias : bool, default False
+        Whether targets share memory with each other.
+    """
+
+    run: Callable[[Sequence[Any], Sequence[Any]], None]  # set by the executor
+    required_arena_bytes: Callable[[], int]  # set by the executor, if it uses an arena
+
+    def __init__(
+        self,
+        trees: Sequence[OperandLike],
+        leaves: Leaves | None,
+        targets: Sequence[Info],
+        aliases: Iterable[tuple[int, int, str]] = (),
+        targets_alias: bool = False,
+    ) -> None:
+        super().__init__(trees, leaves, targets)
+        self.aliases, self.targets_alias = list(aliases), targets_alias
+        self.required_arena_bytes = lambda: 0
+        self.layouts: list[str] = []  # operands in another layout than CHWN, for printing; set by ``be.plan``
+        # values that have views
+        self.viewed_values = {self.view_base(v) for v, step in self.numbered_steps if step.kind == "view"}
+        # steps that may raise an error, which must run before any target is written; integer powers do for negative
+        # exponents
+        self.raising_values = [
+            v
+            for v, s in self.numbered_steps
+            if s.op.may_raise or (s.op.may_raise_on_integers and "int" in s.compute_dtype)
+        ]
+        self.set_stages(build_stages(self))
+
+    @property
+    def nbytes(self) -> int:
+        """The approximate host memory of the plan itself."""
+        return PLAN_BYTES + STEP_BYTES * len(self.steps)
+
+    @cached_property
+    def is_elementwise(self) -> bool:
+        """Whether all values have one shape, or one element, and all steps are elementwise.
+
+        Such a plan can run on any layout that all its arrays share.
+        """
+        shape = self.targets[0].shape
+        leaves = [x.shape for x in self.leaves if isinstance(x, Info)]
+        is_elementwise = all(step.kind == "elementwise" for step in self.steps) and not self.raising_values
+        has_one_shape = all(s == shape or math.prod(s) == 1 for s in [*leaves, *(step.shape for step in self.steps)])
+        return is_elementwise and has_one_shape and all(target.shape == shape for target in self.targets)
+
+    def is_contiguous(self, v: int) -> bool:
+        """Return whether a value is contiguous.
+
+        Parameters
+        ----------
+        v : int
+            A value id.
+
+        Returns
+        -------
+        bool
+            Whether it is C-contiguous.
+        """
+        if v in self.strides:
+            return is_contiguous(self.shape(v), self.strides[v])
+        if v < len(self.leaves):
+            leaf = self.leaves[v]
+            return not isinstance(leaf, Info) or bool(leaf.attrs["contiguous"])
+        return (
+            v not in self.outputs
+            or not self.is_direct[self.outputs.index(v)]
+            or self.targets[self.outputs.index(v)].attrs["contiguous"]
+        )
+
+    def set_stages(self, stages: list[Stage]) -> None:
+        """Set the stages, in the order they run, and assign memory to every value.
+
+        Parameters
+        ----------
+        stages : list of Stage
+            The stages.
+        """
+        self.stages, self.stage_of = stages, {v: i for i, stage in enumerate(stages) for v in stage.steps}
+        self.last_read = find_last_reads(self)
+        self.is_direct = [not self.targets_alias and can_write_directly(self, i) for i in range(len(self.outputs))]
+        self.temporaries = find_temporaries(self)
+        self.held_in_targets = assign_to_targets(self)
+        self.offsets, self.arena_bytes = assign_offsets(self)
+
+    # --- cost ---
+
+    def traffic(self, stage: Stage) -> tuple[int, int]:
+        """Return the bytes that a stage reads and writes, as (read, written).
+
+        Parameters
+        ----------
+        stage : Stage
+            A stage of the plan.
+
+        Returns
+        -------
+        tuple of int
+            The bytes read and the bytes written.
+        """
+        inputs = {self.view_base(x) for v in stage.steps for x in self.step_of(v).inputs if isinstance(x, int)}
+        read = sum(self._nbytes(x) for x in inputs if x not in stage.steps)
+        written = sum(self._nbytes(v) for v in stage.steps if v in self.temporaries or v in self.outputs)
+        return read, written
+
+    def _nbytes(self, v: int) -> int:
+        return math.prod(self.shape(v)) * dtype_bits(self.dtype(v)) // 8 if self.dtype(v) else 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The bytes of all operands, targets and temporaries together."""
+        return sum(map(self._nbytes, range(len(self.leaves)))) + sum(map(self._nbytes, self.outputs)) + self.arena_bytes
+
+    @property
+    def flops(self) -> int:
+        """The floating-point operations: one per element that an op computes or reduces, 2 m n k for a matrix product.
+
+        Casts, copies, gathers, random numbers and custom ops of kind "library" count as 0.
+        """
+        return sum(step.op.flops(step.shape, *map(self.shape, step.inputs)) for step in self.steps)
+
+    def _count(self) -> str:
+        """Return the numbers of ops, stages and buffers."""
+        counts = [(self.num_distinct_ops, "op"), (len(self.stages), "stage"), (len(self.offsets), "temporary buffer")]
+        return f"plan: {', '.join(f'{n} {word}' + 's' * (n != 1) for n, word in counts)}"
+
+    def _stage_rows(self) -> list[tuple[str, ...]]:
+        """Return the number, kind, domain, ops, and bytes read and written of each stage."""
+        rows = []
+        for i, stage in enumerate(self.stages, 1):
+            ops = " ".join(self.step_of(v).op.name for v in stage.steps)
+            bytes_moved = map(format_bytes, self.traffic(stage))
+            rows.append((str(i), stage.kind, str(stage.domain), ops, *bytes_moved))
+        return rows
+
+    def _notes(self) -> list[str]:
+        """Return the lines that follow the stages."""
+        copies = self.is_direct.count(False)
+        lines = [f"{len(self.stages) + 1}. copy into {copies} target{'s' * (copies > 1)}"] if copies else []
+        lines += [f"operand {operand}" for operand in self.layouts]
+        return [*lines, f"arena {format_bytes(self.arena_bytes)}; peak {format_bytes(self.peak_bytes)}"]
+
+    def __repr__(self) -> str:
+        stages = [
+            f"{i}. {kind} {domain}: {ops}; reads {read}, writes {written}"
+            for i, kind, domain, ops, read, written in self._stage_rows()
+        ]
+        return "\n  ".join([self._count(), *stages, *self._notes()])
+
+    def _repr_html_(self) -> str:
+        header = ("", "stage", "shape", "ops", "reads", "writes")
+        return str(html_repr.stack(self._count(), html_repr.table(self._stage_rows(), header), *self._notes()))
+
+
+# --- buffer assignment ---
+#
+# A value that outlives its stage is stored in its target, in another target, or in the arena.
+#
+# A value is written directly to its target if no operand is overwritten too early. The other values that are stored are
+# temporaries: they use the memory of a target that is written later, or an offset chosen by their lifetime.
+
+ALIGNMENT_BYTES = 64  # a cache line
+
+
+def find_last_reads(plan: Plan) -> dict[int, int]:
+    """Return the last stage that reads each value from memory."""
+    last: dict[int, int] = {}
+    for v, step in plan.numbered_steps:
+        if step.kind != "view":
+            for x in step.inputs:
+                if isinstance(x, int):
+                    u = plan.view_base(x)
+                    last[u] = max(last.get(u, -1), plan.stage_of[v])
+    return last
+
+
+def can_write_directly(plan: Plan, i: int) -> bool:
+    """Return whether a value can be written to its target directly: no aliased operand is read afterwards."""
+    v = plan.outputs[i]
+    step, stage_index = plan.step_of(v), plan.stage_of[v]
+    if any(plan.stage_of[u] >= stage_index and (u != v or step.kind != "library") for u in plan.raising_values):
+        return False
+    if (step.kind != "elementwise" or v in plan.viewed_values) and not plan.targets[i].attrs["contiguous"]:
+        return False
+    for target, k, overlap_kind in plan.aliases:
+        if target == i and (last := plan.last_read.get(k, -1)) >= stage_index:
+            in_step = overlap_kind == "exact" and _is_written_last(plan, v) and k not in plan.viewed_values
+            if last > stage_index or not in_step:
+                return False
+    return True
+
+
+def _is_written_last(plan: Plan, v: int) -> bool:
+    """Return whether each element of a value is written after its stage has read the operands at this element."""
+    stage = plan.stages[plan.stage_of[v]]
+    in_one_pass = plan.step_of(v).shape == stage.domain or not any(v in plan.step_of(u).inputs for u in stage.steps)
+    return plan.step_of(v).kind == "elementwise" and in_one_pass
+
+
+def find_temporaries(plan: Plan) -> dict[int, int]:
+    """Return the values that must be stored outside of their target: {value: the last stage that reads it}."""
+    temporaries: dict[int, int] = {}
+    outputs = set(plan.outputs)
+    written_directly = {v for v, direct in zip(plan.outputs, plan.is_direct, strict=True) if direct}
+    for v, step in plan.numbered_steps:
+        if step.kind == "view" or v in written_directly:
+            continue
+        last = plan.last_read.get(v, -1)
+        if v in outputs:
+            temporaries[v] = len(plan.stages)
+        else:
+            stage = plan.stages[plan.stage_of[v]]
+            in_registers = step.kind == "elementwise" and step.shape == stage.domain
+            if last > plan.stage_of[v] or (stage.passes_in_memory and not in_registers):
+                temporaries[v] = last
+    return temporaries
+
+
+def assign_to_targets(plan: Plan) -> dict[int, int]:
+    """Return the temporaries that can use a target's memory until its own value is written: {value: target}.
+
+    For example ``e = exp(x)`` of a softmax, or ``W x`` before a bias is added.
+    """
+    held: dict[int, int] = {}
+    last_raise = max((plan.stage_of[v] for v in plan.raising_values), default=-1)
+    temporaries = sorted(plan.temporaries, key=lambda v: plan.stage_of[v])
+    outputs, aliased = set(plan.outputs), {target for target, _, _ in plan.aliases}
+    for i, w in enumerate(plan.outputs):
+        output = plan.step_of(w)
+        is_aliased = i in aliased or not plan.targets[i].attrs["contiguous"]
+        if is_aliased or not plan.is_direct[i] or not _is_written_last(plan, w):
+            continue
+        stage_index = plan.stage_of[w]
+        until = stage_index - plan.stages[stage_index].writes_early
+        occupied_until = -1  # the last stage in which the target's memory is in use
+        for v in temporaries:
+            step, first, last = plan.step_of(v), plan.stage_of[v], plan.temporaries[v]
+            is_alike = (step.shape, step.dtype) == (output.shape, output.dtype) and v not in plan.viewed_values
+            is_free = max(occupied_until, last_raise) < first and last <= until
+            if is_alike and is_free and v not in outputs and v not in held:
+                held[v], occupied_until = i, last
+    return held
+
+
+def assign_offsets(plan: Plan) -> tuple[dict[int, int], int]:
+    """Assign each temporary an arena offset; two overlap only if their lifetimes do not."""
+    lifetimes = [
+        (align_bytes(plan.step_of(v).nbytes), plan.stage_of[v], last, v)
+        for v, last in plan.temporaries.items()
+        if v not in plan.held_in_targets
+    ]
+    offsets: dict[int, int] = {}
+    used: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), sorted
+    for nbytes, first, last, v in sorted(lifetimes, key=lambda lifetime: -lifetime[0]):
+        at = 0
+        for low, high, f, t in used:
+            if f <= last and first <= t:
+                if at + nbytes <= low:
+                    break
+                at = max(at, high)
+        offsets[v] = at
+        insort(used, (at, at + nbytes, first, last))
+    return offsets, max((high for _, high, _, _ in used), default=0)
+
+
+def align_bytes(nbytes: int) -> int:
+    """Return the bytes rounded up to a multiple of the cache line."""
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neonlite.backend.attribute_snapshot import Untracked
+from neonlite.backend.cache import Cache
 from neonlite.backend.creation import to_host_array
 from neonlite.backend.lifecycle import check_open
-from neonlite.backend.planning import layout
-from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning import Plan, layout
 from neonlite.backend.planning.run import (
     add_error_context,
     check_assignable,
@@ -337,7 +337,7 @@ class CachedAssignment(Untracked):
     """
 
     def __init__(self) -> None:
-        self.cache: dict[tuple[int, ...], _CacheEntry] = {}
+        self.cache = Cache(2 * MAX_CACHED_ASSIGNMENTS)
         self.last = _CacheEntry((), ((), ()))  # the entry of the last call
 
     def __call__(self, be: Any, operands: tuple[Any, ...], make_assignment: Callable[[], Assignment]) -> None:
@@ -359,20 +359,20 @@ class CachedAssignment(Untracked):
                 recording.calls.append(last.compiled)
             return
         key = tuple(map(id, operands))
-        entry = self.cache.get(key)
-        if entry is None:
+        try:
+            entry: _CacheEntry = self.cache[key]
+        except KeyError:
             assignment = make_assignment()
             be.assign(*assignment)
-            if len(self.cache) >= MAX_CACHED_ASSIGNMENTS:
-                del self.cache[next(iter(self.cache))]  # the oldest
-            entry = self.cache[key] = _CacheEntry(operands, assignment)
-        elif entry.compiled is not None:
-            entry.compiled()
-        elif entry.assignment[0] and all(isinstance(x, Operand) for x in entry.assignment[1]):
-            entry.compiled = be.compile(*entry.assignment)
-            entry.compiled()
+            entry = self.cache.add(key, _CacheEntry(operands, assignment))
         else:
-            be.assign(*entry.assignment)
+            targets, values = entry.assignment
+            if entry.compiled is None and targets and all(isinstance(x, Operand) for x in values):
+                entry.compiled = be.compile(targets, values)
+            if entry.compiled is not None:
+                entry.compiled()
+            else:
+                be.assign(targets, values)
         if recording.calls is not None:
             recording.calls.append(entry.compiled or partial(be.assign, *entry.assignment))
         self.last = entry

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from neonlite.backend.lock import create_lock
 from neonlite.backend.memory import Allocation, Memory
-from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning import Plan
 from neonlite.optree import Operand
 from neonlite.typing import DType, NativeArray
 
@@ -38,7 +38,7 @@ Layout = Literal["CHWN", "NHWC", "columns"]
 
 
 class LayoutRecorder(Protocol):
-    """Records the allocations whose layout a captured block depends on (``runtimes/cuda/captured_layouts.py``)."""
+    """Records the allocations whose layout a captured block depends on (``runtimes/cuda/graphs.py``)."""
 
     def record(self, memory: Memory) -> None:
         """Record an allocation."""

@@ -10,11 +10,10 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from neonlite.backend.cache import Cache
 from neonlite.backend.lifecycle import check_open
-from neonlite.backend.lock import create_lock
 from neonlite.backend.memory import OutOfMemoryError, translate_error
-from neonlite.backend.planning import layout
-from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning import Plan, layout
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.tensor_views import overlap
 from neonlite.messages import describe, owners
@@ -31,32 +30,19 @@ MAX_CACHED_PLANS = 1024  # per backend
 MAX_CACHED_PLAN_BYTES = 32_000_000  # of all cached plans; a larger plan is stored in its tree instead
 
 
-class PlanCache:
-    """The plans of a backend, bounded in number and bytes."""
+class PlanCache(Cache):
+    """The plans of a backend."""
 
-    def __init__(self) -> None:
-        self.plans: dict[Any, Plan] = {}
-        self.nbytes = 0
-        self.num_compiled = 0  # plans made so far; also the time in ``Plan.last_used``
-        self.lock = create_lock()  # held while the cache changes; lookups need no lock
+    __slots__ = ("num_compiled",)
 
-    def __len__(self) -> int:
-        return len(self.plans)
+    def __init__(self, owner: object) -> None:
+        super().__init__(MAX_CACHED_PLAN_BYTES, owner, plan_cost)
+        self.num_compiled = 0  # plans made so far
 
-    def add(self, key: Any, plan: Plan) -> None:
-        """Cache a plan. If the cache exceeds a limit, drop the least recently used quarter."""
-        with self.lock:
-            self.nbytes += plan.nbytes - (self.plans[key].nbytes if key in self.plans else 0)
-            self.plans[key] = plan
-            if len(self.plans) > MAX_CACHED_PLANS or self.nbytes > MAX_CACHED_PLAN_BYTES:
-                by_use = iter(sorted(self.plans, key=lambda key: self.plans[key].last_used))
-                while 4 * len(self.plans) > 3 * MAX_CACHED_PLANS or 4 * self.nbytes > 3 * MAX_CACHED_PLAN_BYTES:
-                    self.nbytes -= self.plans.pop(next(by_use)).nbytes
 
-    def clear(self) -> None:
-        """Drop all plans."""
-        with self.lock:
-            self.plans, self.nbytes = {}, 0
+def plan_cost(key: object, plan: Plan) -> int:
+    """Return the bytes of a plan; at least so many that at most MAX_CACHED_PLANS are cached."""
+    return max(plan.nbytes, MAX_CACHED_PLAN_BYTES // MAX_CACHED_PLANS)
 
 
 # --- compile, bind, run ---
@@ -86,11 +72,9 @@ def run(be: Backend, target: Tensor, tree: OpTreeNode) -> None:
             values.append(x.storage)
         else:
             values.append(x)
-    cache = be.plan_cache
-    plan = cache.plans.get((tree.info, target.info, aliases))
+    plan = be.plan_cache.get((tree.info, target.info, aliases))
     if plan is None:
         return run_tree(be, (target,), tree)
-    plan.last_used = cache.num_compiled
     if plan.int_range_checks or be.memory_tracker.has_layout_caches:
         return run_plan(be, plan, (target,), operands, (target.storage,), values, tree)
     try:  # what run_plan does in this case, without its call
@@ -118,13 +102,13 @@ def find_plan(be: Backend, targets: Sequence[Tensor], tree: Any) -> tuple[Plan, 
         key = tree.info, targets[0].info, aliases
     else:
         key = tree.info, tuple([t.info for t in targets]), aliases, targets_alias(targets)
-    plan = be.plan_cache.plans.get(key)
-    if plan is None:
+    try:
+        plan: Plan = be.plan_cache[key]
+    except KeyError:
         if len(targets) == 1 and (resolved := resolve_nclass(be, targets[0], tree)) is not tree:
             return find_plan(be, targets, resolved)
-        plan = large[1] if (large := getattr(tree, "_large_plan", None)) and large[0] == key else None
-        plan = plan or make_plan(be, targets, tree, aliases, key)
-    plan.last_used = be.plan_cache.num_compiled
+        large = getattr(tree, "_large_plan", None)
+        plan = large[1] if large and large[0] == key else make_plan(be, targets, tree, aliases, key)
     return plan, operands
 
 
@@ -141,7 +125,6 @@ def make_plan(be: Backend, targets: Sequence[Tensor], tree: Any, aliases: Any, k
     except OverflowError as error:
         raise add_error_context(be, error, targets, tree) from None
     be.plan_cache.num_compiled += 1
-    plan.last_used = be.plan_cache.num_compiled
     if key is not None:
         if plan.nbytes > MAX_CACHED_PLAN_BYTES:
             tree._large_plan = key, plan

@@ -1,18 +1,4 @@
-"""Convolution forward, backward-data and backward-weights by matrix products over gathered rows (a row-wise im2col).
-
-For filter row (t, r) and some output rows, the S shifted copies of the input rows that it covers are a matrix
-(C*S, columns), and its product with the filter row (C*S, K) is the contribution of that row to the output. Filter rows
-share input rows, so each input row is copied S times and not R*S times as in im2col (Chellapilla et al. 2006). Only a
-few rows are copied at a time, so that they stay in the cache. The gradients use the same matrices.
-
-Example: an image of one channel, 4 by 5, and a filter of 3 by 3. Output rows 0 and 1 need input rows 0 to 3, whose
-shifts are ``x[0:4, 0:3]``, ``x[0:4, 1:4]`` and ``x[0:4, 2:5]``. Filter row r covers the shifted rows r and r + 1: its
-three weights times that (3, 2 * 3) matrix are its contribution to the two output rows. The result is the sum of three
-products.
-
-If a filter row has few weights, as with three color channels, these products are too small to be fast. Then all filter
-rows are gathered and multiplied at once, as in im2col.
-"""
+"""Matrix products and convolution in array-API functions: the reference of all runtimes."""
 
 from __future__ import annotations
 
@@ -20,8 +6,51 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from neonlite.backend.primitives.geometry import ConvLayer
-from neonlite.backend.primitives.matmul import MatmulPrimitives
 from neonlite.typing import NativeArray as Array
+
+
+class MatmulPrimitives:
+    """Matrix products in array-API functions. ``c`` shares no memory with ``a`` and ``b``."""
+
+    def __init__(self, runtime: Any) -> None:
+        self.runtime = runtime
+        self.xp = runtime.xp
+
+    def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Compute ``c = alpha a b + beta c``: (m, k), (k, n), (m, n), or stacks of them. With beta 0, c is not read."""
+        product = self.xp.matmul(a, b)
+        if alpha != 1:
+            product = product * alpha
+        c[...] = product if beta == 0 else product + c * beta
+
+    def batch_reduce_gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Compute ``c = alpha sum_x a[x] b[x] + beta c``: (X, m, k), (X, k, n), (m, n)."""
+        if not a.shape[0]:
+            c[...] = c * beta if beta else self.xp.zeros_like(c)
+        for x in range(a.shape[0]):
+            self.gemm(a[x, ...], b[x, ...], c, alpha, beta if x == 0 else 1.0)
+
+    def get_workspace(self, purpose: str, shape: tuple[int, ...], like: Array) -> Array:
+        """Return an uninitialized array with the dtype of ``like``."""
+        return self.xp.empty(shape, dtype=like.dtype)
+
+
+# --- convolution ---
+#
+# Forward, backward-data and backward-weights by matrix products over gathered rows (a row-wise im2col).
+#
+# For filter row (t, r) and some output rows, the S shifted copies of the input rows that it covers are a matrix (C*S,
+# columns), and its product with the filter row (C*S, K) is the contribution of that row to the output. Filter rows
+# share input rows, so each input row is copied S times and not R*S times as in im2col (Chellapilla et al. 2006). Only a
+# few rows are copied at a time, so that they stay in the cache. The gradients use the same matrices.
+#
+# Example: an image of one channel, 4 by 5, and a filter of 3 by 3. Output rows 0 and 1 need input rows 0 to 3, whose
+# shifts are ``x[0:4, 0:3]``, ``x[0:4, 1:4]`` and ``x[0:4, 2:5]``. Filter row r covers the shifted rows r and r + 1: its
+# three weights times that (3, 2 * 3) matrix are its contribution to the two output rows. The result is the sum of three
+# products.
+#
+# If a filter row has few weights, as with three color channels, these products are too small to be fast. Then all
+# filter rows are gathered and multiplied at once, as in im2col.
 
 MAX_GATHERED_BYTES = 1 << 23  # of shifted input rows that are processed at once
 MIN_SPLIT_K_RATIO = 512  # k / m from which a product is split along k

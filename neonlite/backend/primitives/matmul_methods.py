@@ -29,8 +29,6 @@ from neonlite.optree import Operand
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
 
-MAX_CHECKED_DOT_INFOS = 1024
-
 
 def compound_dot(
     be: Backend,
@@ -95,9 +93,7 @@ def _checked_dot(
                 f"C {describe(C)}"
             )
         check_same_dtype(name, A=A, B=B, C=C)
-        if len(be.checked_dot_infos) >= MAX_CHECKED_DOT_INFOS:
-            be.checked_dot_infos.clear()
-        be.checked_dot_infos.add(infos)
+        be.checked_dot_infos.add(infos, True)
     is_plain = type(alpha) is type(beta) is float and not relu and bsum is None  # as in a Linear layer
     if is_plain and A.allocation is not C.allocation is not B.allocation and C.info.dtype not in HALF_DTYPES:
         _gemm(be, A, B, C, alpha, beta)

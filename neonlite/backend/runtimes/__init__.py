@@ -6,26 +6,33 @@ of the group ``neonlite.runtimes``.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from neonlite.backend.runtimes.base import Runtime
 
+T = TypeVar("T")
+
 # name -> (module, class, command that installs the requirements)
 BUILTIN_RUNTIMES = {
-    "cpu": ("neonlite.backend.runtimes.numpy.runtime", "NumPyRuntime", "pip install numpy"),
-    "mkl": ("neonlite.backend.runtimes.mkl.runtime", "MKLRuntime", 'pip install "neonlite[mkl]"'),
-    "torch": ("neonlite.backend.runtimes.torch", "TorchRuntime", "pip install torch"),
+    "cpu": ("neonlite.backend.runtimes.numpy", "NumPyRuntime", "pip install numpy"),
+    "mkl": ("neonlite.backend.runtimes.mkl", "MKLRuntime", 'pip install "neonlite[mkl]"'),
+    "torch": ("neonlite.backend.runtimes.array_api", "TorchRuntime", "pip install torch"),
     "gpu": (
-        "neonlite.backend.runtimes.cuda.runtime",
+        "neonlite.backend.runtimes.cuda",
         "CuPyRuntime",
         'pip install "neonlite[cuda13]" (where nvidia-smi shows "CUDA Version: 12", "neonlite[cuda12]")',
     ),
-    "strict": ("neonlite.backend.runtimes.strict", "StrictRuntime", "pip install array-api-strict"),
+    "strict": ("neonlite.backend.runtimes.array_api", "StrictRuntime", "pip install array-api-strict"),
 }
+# modules that compute parts of the runtimes for NumPy arrays faster. Each has ``MIXINS``, {class of a runtime: subclass
+# of it that is used instead}, and ``version_info()``. One that is missing is left out.
+ACCELERATORS = ("neonlite.backend.runtimes.onednn",)
 ALIASES = {"nervanagpu": "gpu", "cuda": "gpu", "cupy": "gpu", "numpy": "cpu", "pytorch": "torch"}
 
 
@@ -78,6 +85,32 @@ def load_runtime(runtime: str | Runtime, device_id: int = 0) -> Runtime:
 
     hint = did_you_mean(name, list_runtimes())
     raise ValueError(f"runtime: expected one of {tuple(list_runtimes())}, got {name!r}.{hint}")
+
+
+@cache
+def load_accelerators() -> list[ModuleType]:
+    """Import the accelerators and return their modules, without those that are missing."""
+    modules = []
+    for name in ACCELERATORS:
+        try:
+            modules.append(import_module(name))
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+    return modules
+
+
+@cache
+def accelerated(base: type[T]) -> type[T]:
+    """Return a class of a runtime for NumPy arrays, with the mixins that accelerators have for it."""
+    found = [module.MIXINS.items() for module in load_accelerators()]
+    mixins = [mixin for pairs in found for cls, mixin in pairs if issubclass(base, cls)]
+    return type(f"Accelerated{base.__name__}", (*mixins, base), {}) if mixins else base
+
+
+def accelerator_versions() -> list[str]:
+    """Return the version of each accelerator, or why it is not used."""
+    return [module.version_info() for module in load_accelerators()]
 
 
 def _load_entry_point(point: EntryPoint) -> type[Runtime]:

@@ -1,35 +1,388 @@
-"""Dry runs: a runtime of meta arrays counts the memory and FLOPs of a program without computing any value.
+"""Meta arrays of dry runs: shape, dtype and strides without data, and the FLOPs of NumPy functions called with them.
 
-Everything else is the code of a real backend: plans are compiled, and primitives split their work and allocate their
-workspaces, so the memory tracker counts exactly the bytes of a real run. FLOPs are one operation for each element that
-an op computes or reduces, and 2 m n k for a product, in op-trees and in primitives.
+They are like PyTorch's meta tensors. Every value reads as 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import operator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
+from neonlite.backend.errstate import IgnoreFPErrors
+from neonlite.backend.lock import create_lock
+from neonlite.backend.planning import Plan
 from neonlite.backend.planning.layout import write_chwn
-from neonlite.backend.planning.plan import Plan
-from neonlite.backend.primitives.matmul import MatmulPrimitives
-from neonlite.backend.primitives.reference import ReferencePrimitives
+from neonlite.backend.primitives import ReferencePrimitives
+from neonlite.backend.primitives.convolution import MatmulPrimitives
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes.base import Runtime
-from neonlite.backend.runtimes.meta_arrays import FlopCounter, MetaArray, MetaNamespace, make_meta_array
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.thread_pool import parallel_for
-from neonlite.typing import NativeArray, NumPyArray
+from neonlite.messages import describe
+from neonlite.typing import AxisLike, NativeArray, NumPyArray, ShapeLike
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from neonlite.backend.backend import Backend
     from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
-    from neonlite.backend.runtimes.reference.executor import Runner
+    from neonlite.backend.runtimes.base import Runner
+
+Shape = tuple[int, ...]
+
+
+class FlopCounter:
+    """Counts the floating-point operations of all threads."""
+
+    def __init__(self) -> None:
+        self.flops = 0
+        self.lock = create_lock()
+        self.local = threading.local()
+
+    def add(self, n: int) -> None:
+        """Add to the count."""
+        if not getattr(self.local, "is_paused", False):
+            with self.lock:
+                self.flops += n
+
+    @contextmanager
+    def override(self, n: int) -> Iterator[None]:
+        """Count exactly n operations for a ``with`` block; those that its code counts itself are ignored."""
+        self.add(n)
+        before, self.local.is_paused = getattr(self.local, "is_paused", False), True
+        try:
+            yield
+        finally:
+            self.local.is_paused = before
+
+
+class NullBuffer:
+    """An object with an array interface but no memory; NumPy never reads it."""
+
+    def __init__(self, shape: Shape, dtype: DTypeLike) -> None:
+        self.__array_interface__ = {"shape": shape, "typestr": np.dtype(dtype).str, "data": (64, False), "version": 3}
+
+
+def make_null_array(shape: Shape, dtype: DTypeLike) -> NumPyArray:
+    """Return a NumPy array without memory. A view sets its dtype, as an array interface has no name for bfloat16."""
+    return np.asarray(NullBuffer(shape, dtype)).view(dtype)
+
+
+class MetaArray(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array without memory. NumPy functions called with it return meta arrays of the result's shape and dtype.
+
+    ``template`` is a NumPy array of this shape and these strides, whose elements must not be read. ``element`` is the
+    value that every element has in a dry run: 0, or what ops compute from 0, such as True for ``x == 0``.
+    """
+
+    __slots__ = ("count", "element", "template")
+
+    def __init__(self, template: NumPyArray, count: FlopCounter, element: NativeArray = None) -> None:
+        self.template, self.count = template, count
+        self.element = np.zeros((), template.dtype) if element is None else np.asarray(element)
+
+    def new_like(self, shape: Shape, element: NativeArray = None) -> MetaArray:
+        """Return a meta array of another shape, whose elements are ``element``."""
+        element = np.zeros_like(self.element) if element is None else np.asarray(element)
+        return MetaArray(make_null_array(shape, element.dtype), self.count, element)
+
+    # --- properties ---
+
+    shape = property(lambda self: self.template.shape, doc="The shape.")
+    dtype = property(lambda self: self.template.dtype, doc="The dtype.")
+    strides = property(lambda self: self.template.strides, doc="Bytes from an element to the next, along each axis.")
+    flags = property(lambda self: self.template.flags, doc="NumPy's flags, such as contiguity.")
+    ndim = property(lambda self: self.template.ndim, doc="The number of dimensions.")
+    size = property(lambda self: self.template.size, doc="The number of elements.")
+    itemsize = property(lambda self: self.template.itemsize, doc="The bytes of an element.")
+    nbytes = property(lambda self: self.template.nbytes, doc="The bytes of all elements.")
+    T = property(lambda self: self.make_view(np.transpose), doc="A view with the axes in reverse.")
+
+    def __len__(self) -> int:
+        return len(self.template)
+
+    def __repr__(self) -> str:
+        return f"<meta array {self.shape} {self.dtype}>"
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NumPyArray:
+        return np.broadcast_to(np.zeros((), dtype or self.dtype), self.shape)
+
+    def __array_namespace__(self, api_version: str | None = None) -> MetaNamespace:
+        return MetaNamespace(self.count)
+
+    def __dlpack__(self, **options: object) -> NoReturn:
+        raise BufferError("expected a tensor with memory, got one of a dry run. t.get() returns zeros.")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    # --- scalars ---
+
+    def item(self) -> Any:
+        """Return the value that every element has."""
+        return self.element.item()
+
+    def __bool__(self) -> bool:
+        return bool(self.element)
+
+    def __int__(self) -> int:
+        return int(self.element)
+
+    def __float__(self) -> float:
+        return float(self.element)
+
+    # --- views and results ---
+
+    def make_view(self, function: Callable[..., Any], *args: Any, **options: Any) -> MetaArray:
+        """Return the view that a function returns for the template; it must not read elements."""
+        return MetaArray(function(self.template, *args, **options), self.count, self.element)
+
+    def __getitem__(self, index: NativeArray) -> MetaArray:
+        return self.make_view(operator.getitem, check_basic_index(index))
+
+    def __setitem__(self, index: NativeArray, value: NativeArray) -> None:
+        check_broadcast(self.template[check_basic_index(index)].shape, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the function of NumPy of this name as a method, such as ``x.sum`` for ``np.sum``."""
+        if name.startswith("_") or not hasattr(np, name):
+            raise AttributeError(f"a meta array has no attribute {name!r}")
+        return partial(getattr(np, name), self)
+
+    def reshape(self, *shape: Any) -> MetaArray:
+        """Return the array in another shape: a view if possible."""
+        return reshape_rule(self, shape[0] if len(shape) == 1 else shape)
+
+    def astype(self, dtype: DTypeLike, copy: bool = True, **_: object) -> MetaArray:
+        """Return the array cast to another dtype."""
+        return self if dtype == self.dtype and not copy else self.new_like(self.shape, self.element.astype(dtype))
+
+    def view(self, dtype: DTypeLike) -> MetaArray:
+        """Return the same bytes as another dtype."""
+        return MetaArray(self.template.view(dtype), self.count)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: NativeArray, out: Any = (), **options: Any) -> Any:
+        is_supported = ufunc.nout == 1 and (not ufunc.signature or ufunc is np.matmul)
+        if not is_supported or method not in ("__call__", "reduce", "at"):
+            raise TypeError(f"np.{ufunc.__name__}.{method} {NO_RULE_MESSAGE}")
+        if method == "at":
+            self.count.add(max(np.size(x) for x in inputs[1:]))
+            return None
+        target = out[0] if out else None
+        if method == "reduce":
+            return reduction_rule(ufunc.reduce)(self, *inputs, out=target, **options)
+        if ufunc is np.matmul:
+            return matmul_rule(self, inputs[0], inputs[1], target)
+        if target is None:
+            return elementwise_rule(ufunc)(self, *inputs, **options)
+        check_broadcast(target.shape, *inputs)  # without a result array, as pooling has many such calls
+        self.count.add(target.size)
+        return target
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func not in FUNCTION_RULES:
+            raise TypeError(f"np.{func.__name__} {NO_RULE_MESSAGE}")
+        return FUNCTION_RULES[func](self, *args, **kwargs)
+
+
+NO_RULE_MESSAGE = "has no shape rule for dry runs. Add one to FUNCTION_RULES in neonlite/backend/runtimes/meta.py."
+
+
+def make_meta_array(shape: ShapeLike, dtype: DTypeLike, count: FlopCounter) -> MetaArray:
+    """Return a contiguous meta array."""
+    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    return MetaArray(make_null_array(tuple(sizes), dtype), count)
+
+
+def check_basic_index(index: NativeArray) -> tuple[Any, ...]:
+    """Return a basic index with an ellipsis, so that even one element is a view; TypeError for arrays and lists."""
+    parts = index if isinstance(index, tuple) else (index,)
+    for x in parts:
+        if not (x is None or x is ... or isinstance(x, slice | int | np.integer)) or isinstance(x, bool):
+            raise TypeError(f"indexing with {describe(x)} {NO_RULE_MESSAGE}")
+    return parts if any(x is ... for x in parts) else (*parts, ...)
+
+
+def check_broadcast(shape: Shape, *values: NativeArray) -> None:
+    """Raise ValueError if values do not broadcast to a shape."""
+    for value in values:
+        given = value.shape if isinstance(value, MetaArray) else np.shape(value)
+        if given and given != shape and np.broadcast_shapes(shape, given) != shape:
+            raise ValueError(f"expected a value that broadcasts to {shape}, got shape {given}")
+
+
+def sample_element(x: NativeArray) -> Any:
+    """Return a 0-d array with the dtype of an array, from which NumPy infers the dtype of a result."""
+    if isinstance(x, np.ndarray):
+        return np.asarray(x.flat[0]) if x.size else np.zeros((), x.dtype)
+    return x.element if isinstance(x, MetaArray) else x
+
+
+# --- shape rules of NumPy functions: called with a meta array and the arguments ---------------------------------------
+
+
+def elementwise_rule(function: Callable[..., Any]) -> Callable[..., MetaArray]:
+    """Return the rule of an elementwise function."""
+
+    def run(meta: MetaArray, *inputs: NativeArray, **options: Any) -> MetaArray:
+        with IgnoreFPErrors():
+            element = function(*map(sample_element, inputs), **{name: sample_element(x) for name, x in options.items()})
+        shapes = {x.shape for x in inputs if isinstance(x, MetaArray | np.ndarray)}
+        result = meta.new_like(shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes), element)
+        result.count.add(result.size)
+        return result
+
+    return run
+
+
+def reduction_rule(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rule of a reduction."""
+
+    def run(
+        meta: MetaArray,
+        x: NativeArray,
+        axis: AxisLike = None,
+        *,
+        out: NativeArray = None,
+        keepdims: bool = False,
+        **options: Any,
+    ) -> Any:
+        meta.count.add(x.size)
+        axes = range(x.ndim) if axis is None else [a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,))]
+        shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
+        with IgnoreFPErrors():
+            return meta.new_like(shape, function(sample_element(x), **options)) if out is None else out
+
+    return run
+
+
+def view_rule(function: Callable[..., Any]) -> Callable[..., MetaArray]:
+    """Return the rule of a function that returns a view."""
+    return lambda meta, x, *args, **options: meta.make_view(function, *args, **options)
+
+
+def matmul_rule(meta: MetaArray, a: NativeArray, b: NativeArray, out: NativeArray = None) -> NativeArray:
+    """Return the product of matrices, or of stacks of them."""
+    if a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"matmul: the inner sizes of {a.shape} and {b.shape} differ")
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    meta.count.add(2 * math.prod(shape) * a.shape[-1])
+    if out is None:
+        return meta.new_like(shape, np.zeros((), np.result_type(a.dtype, b.dtype)))
+    check_broadcast(out.shape, np.broadcast_to(0, shape))
+    return out
+
+
+def reshape_rule(x: MetaArray, shape: ShapeLike, order: str = "C", *, copy: bool | None = None) -> MetaArray:
+    """Return a view in another shape if possible, else a copy, or an error if ``copy`` is False."""
+    try:
+        return x.make_view(np.reshape, shape, copy=False)
+    except ValueError:
+        sizes = np.reshape(x.__array__(), shape).shape  # raises if the sizes differ
+        if copy is False:
+            raise
+        return x.new_like(sizes, x.element)
+
+
+def concat_rule(meta: MetaArray, parts: Sequence[NativeArray], axis: int = 0, **_: object) -> MetaArray:
+    """Return arrays joined along an axis."""
+    first, total = parts[0], sum(part.shape[axis] for part in parts)
+    shape = tuple(total if i == axis % first.ndim else n for i, n in enumerate(first.shape))
+    return meta.new_like(shape, np.zeros((), np.result_type(*(part.dtype for part in parts))))
+
+
+def take_rule(
+    meta: MetaArray, x: NativeArray, indices: Any, axis: int | None = None, out: NativeArray = None, **_: object
+) -> Any:
+    """Return slices by their indices."""
+    before, after = ((), ()) if axis is None else (x.shape[:axis], x.shape[axis:][1:])
+    return meta.new_like((*before, *np.shape(indices), *after), sample_element(x)) if out is None else out
+
+
+def like_rule(
+    meta: MetaArray,
+    x: NativeArray,
+    *_: object,
+    dtype: DTypeLike | None = None,
+    shape: ShapeLike | None = None,
+    **__: object,
+) -> MetaArray:
+    """Return a meta array of another array's shape and dtype."""
+    return make_meta_array(x.shape if shape is None else shape, dtype or x.dtype, meta.count)
+
+
+def qr_rule(x: MetaArray, _: object) -> tuple[MetaArray, MetaArray]:
+    """Return Q and R of a matrix."""
+    (m, n), k = x.shape, min(x.shape)
+    return x.new_like((m, k)), x.new_like((k, n))
+
+
+FUNCTION_RULES: dict[Any, Callable[..., Any]] = {
+    np.reshape: lambda meta, x, *args, **options: reshape_rule(x, *args, **options),
+    np.concatenate: concat_rule,
+    np.take: take_rule,
+    np.copyto: lambda meta, target, value, **_: check_broadcast(target.shape, value),
+    np.shape: lambda meta, x: x.shape,
+    np.size: lambda meta, x: x.size,
+    np.astype: lambda meta, x, dtype, copy=True, **_: x.astype(dtype, copy=copy),
+    np.argsort: lambda meta, x, **_: meta.new_like(x.shape, np.int64(0)),
+    np.searchsorted: lambda meta, x, y, **_: meta.new_like(np.shape(y), np.int64(0)),
+    np.copy: lambda meta, x, **_: x.new_like(x.shape, x.element),
+    np.linalg.qr: qr_rule,
+}
+VIEW_FUNCTIONS = (np.transpose, np.moveaxis, np.swapaxes, np.squeeze, np.expand_dims, np.broadcast_to, np.flip)
+REDUCTION_FUNCTIONS = (np.sum, np.prod, np.mean, np.max, np.min, np.any, np.all, np.argmax, np.argmin)
+FUNCTION_RULES |= {function: view_rule(function) for function in (*VIEW_FUNCTIONS, np.diagonal)}
+FUNCTION_RULES[np.linalg.diagonal] = lambda meta, x: meta.make_view(np.diagonal, 0, -2, -1)
+FUNCTION_RULES |= {function: reduction_rule(function) for function in REDUCTION_FUNCTIONS}
+FUNCTION_RULES |= {function: elementwise_rule(function) for function in (np.where, np.clip, np.round)}
+FUNCTION_RULES |= dict.fromkeys((np.empty_like, np.zeros_like, np.ones_like, np.full_like), like_rule)
+
+
+class MetaNamespace(ModuleType):
+    """The namespace of NumPy, whose creation functions return meta arrays."""
+
+    def __init__(self, count: FlopCounter) -> None:
+        super().__init__("numpy")
+        self.count = count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def empty(self, shape: ShapeLike, dtype: DTypeLike | None = None, **_: object) -> MetaArray:
+        """Return a meta array."""
+        return make_meta_array(shape, dtype or float, self.count)
+
+    zeros = ones = empty
+
+    def full(self, shape: ShapeLike, fill_value: float, dtype: DTypeLike | None = None, **_: object) -> MetaArray:
+        """Return a meta array."""
+        return make_meta_array(shape, dtype or np.asarray(fill_value).dtype, self.count)
+
+    def asarray(self, x: NativeArray, dtype: DTypeLike | None = None, **_: object) -> Any:
+        """Return a NumPy array; a meta array is returned as a meta array."""
+        return x.astype(dtype or x.dtype, copy=False) if isinstance(x, MetaArray) else np.asarray(x, dtype)
+
+    def from_dlpack(self, x: NativeArray) -> MetaArray:
+        """Return a meta array of another array's shape, dtype and strides."""
+        return MetaArray(np.from_dlpack(x), self.count)
+
+
+# --- dry runs ---
+#
+# A runtime of meta arrays counts the memory and FLOPs of a program without computing any value.
+#
+# Everything else is the code of a real backend: plans are compiled, and primitives split their work and allocate their
+# workspaces, so the memory tracker counts exactly the bytes of a real run. FLOPs are one operation for each element
+# that an op computes or reduces, and 2 m n k for a product, in op-trees and in primitives.
 
 T = TypeVar("T")
 

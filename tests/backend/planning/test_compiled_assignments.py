@@ -152,17 +152,17 @@ def test_a_cached_assignment_builds_new_trees_and_compiles_repeated_ones(be):
 
 
 def test_a_cached_assignment_forgets_the_oldest_operands(be):
-    xs, out, calls, cached = [be.array([[float(n)]]) for n in range(5)], be.zeros((1, 1)), [], CachedAssignment()
+    xs, out, calls, cached = [be.array([[float(n)]]) for n in range(9)], be.zeros((1, 1)), [], CachedAssignment()
 
     def run(x):
         cached(be, (x,), lambda: calls.append(x) or ([out], [x * 2]))
         return out.get().item()
 
-    assert [run(x) for x in xs] == [0, 2, 4, 6, 8]
-    assert run(xs[4]) == 8
-    assert len(calls) == 5
+    assert [run(x) for x in xs] == [*range(0, 18, 2)]
+    assert run(xs[8]) == 16
+    assert len(calls) == 9
     assert run(xs[0]) == 0
-    assert len(calls) == 6
+    assert len(calls) == 10
 
 
 def test_a_cached_assignment_that_failed_to_start_starts_again(be):

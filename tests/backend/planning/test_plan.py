@@ -27,9 +27,10 @@ from helpers.runtimes import RUNTIMES, back, refused
 import neonlite.backend.planning.run as run_module
 from neonlite import Autodiff, Backend, optree_inference, optree_structure
 from neonlite.backend import thread_pool
-from neonlite.backend.planning.plan import PLAN_BYTES, STEP_BYTES, Plan
-from neonlite.backend.runtimes.numpy import fused_stage, summation
-from neonlite.backend.runtimes.onednn import chain_fusion
+from neonlite.backend.planning import PLAN_BYTES, STEP_BYTES, Plan
+from neonlite.backend.runtimes import onednn
+from neonlite.backend.runtimes.numpy import stages as stages_module
+from neonlite.backend.runtimes.numpy import templates
 from neonlite.op_functions import to_slices
 from neonlite.ops import OP_TABLE, OPS
 from neonlite.optree import OpTreeNode
@@ -68,7 +69,7 @@ def counted() -> Iterator[tuple[Callable[..., Any], list[int]]]:
 @pytest.fixture
 def threads(threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return the function that sets the number of threads, which share also cheap work."""
-    monkeypatch.setattr(fused_stage, "MIN_THREADED_COST", 0)
+    monkeypatch.setattr(stages_module, "MIN_THREADED_COST", 0)
     return threads
 
 
@@ -86,18 +87,18 @@ def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, thre
         "ALIGNMENT_BYTES": align,
         "MIN_THREADED_ELEMENTS": threaded,
     }.items():
-        monkeypatch.setattr(fused_stage, name, value)
-    monkeypatch.setattr(fused_stage, "MAX_BLOCK_ELEMENTS", 2 * block)
-    monkeypatch.setattr(chain_fusion, "MIN_CHAIN_COST", 1)
-    monkeypatch.setattr(chain_fusion, "MIN_EXACT_CHAIN_ELEMENTS", 1)
+        monkeypatch.setattr(stages_module, name, value)
+    monkeypatch.setattr(stages_module, "MAX_BLOCK_ELEMENTS", 2 * block)
+    monkeypatch.setattr(onednn, "MIN_CHAIN_COST", 1)
+    monkeypatch.setattr(onednn, "MIN_EXACT_CHAIN_ELEMENTS", 1)
     for name, value in {
         "MIN_ELEMENTS": 1,
         "MIN_CHUNK_ELEMENTS": 2,
         "MAX_UNSPLIT_ELEMENTS": 3,
         "UNEVEN_CHUNK_ELEMENTS": 5,
     }.items():
-        monkeypatch.setattr(summation, name, value)
-    summation.even_chunk_size.cache_clear()
+        monkeypatch.setattr(templates, name, value)
+    templates.even_chunk_size.cache_clear()
     return Backend("cpu")
 
 
@@ -330,6 +331,7 @@ def test_the_cache_of_plans_is_bounded_by_bytes(be, made, monkeypatch):
     steps = 100
     small = 3 * (PLAN_BYTES + (steps + 1) * STEP_BYTES)
     monkeypatch.setattr(run_module, "MAX_CACHED_PLAN_BYTES", small)
+    be.plan_cache.capacity = small
 
     def grown(n: int, count: int) -> Any:
         tree = be.ones((n, 1))
@@ -340,7 +342,7 @@ def test_the_cache_of_plans_is_bounded_by_bytes(be, made, monkeypatch):
     for n in range(1, 20):
         assert grown(n, steps).get()[0].item() == steps + 1
         assert len(be.plan_cache) <= 3
-        assert be.plan_cache.nbytes == sum(plan.nbytes for plan in be.plan_cache.plans.values()) <= small
+        assert be.plan_cache.total_cost == sum(plan.nbytes for plan in be.plan_cache.values()) <= small
     many, large, out = len(made), grown(5, 4 * steps), be.empty((5, 1))
     for _ in range(3):
         out[:] = large
@@ -357,10 +359,10 @@ def test_a_plan_that_two_threads_make_counts_once(be):
     plan = be.plan(x + 1)
     for _ in range(2):
         be.plan_cache.add("key", plan)
-    assert be.plan_cache.nbytes == sum(plan.nbytes for plan in be.plan_cache.plans.values())
+    assert be.plan_cache.total_cost == sum(run_module.plan_cost(None, plan) for plan in be.plan_cache.values())
     out[:] = x + 1
     be.cleanup_backend()
-    assert be.plan_cache.nbytes == 0
+    assert be.plan_cache.total_cost == 0
 
 
 def test_the_bytes_of_plans_and_structures_are_about_what_they_take(cpu):
@@ -381,26 +383,26 @@ def test_the_bytes_of_plans_and_structures_are_about_what_they_take(cpu):
     finally:
         tracemalloc.stop()
     reported = (
-        sum(plan.nbytes for plan in list(cpu.plan_cache.plans.values())[1:]) + cpu.structures.nbytes + cpu.infos.nbytes
+        sum(plan.nbytes for plan in cpu.plan_cache.values()[1:]) + cpu.structures.total_cost + cpu.infos.total_cost
     )
     assert 0.4 < measured / reported < 1.5
 
 
 def test_the_table_of_structures_is_bounded(be, monkeypatch):
-    monkeypatch.setattr(optree_structure, "MAX_STRUCTURE_BYTES", 64 * optree_structure.STRUCTURE_BYTES)
+    be.structures.capacity = 64 * optree_structure.STRUCTURE_BYTES
     monkeypatch.setattr(optree_inference, "MAX_CACHED_FLOATS", 64)
     x = be.ones((2, 2))
     early, tree = x * 2 + 3, x
     for n in range(500):
         tree = tree + 1.5 if n % 3 else tree * (n / 7)
-        assert len(be.structures) <= 66
+        assert len(be.structures) <= 64
         assert len(optree_inference._float_cache) <= 66
     again = x * 2 + 3
     assert again.asnumpyarray().tolist() == early.asnumpyarray().tolist() == [[5, 5], [5, 5]]
 
 
-def test_tensors_of_many_shapes_leave_nothing_behind(be, monkeypatch):
-    monkeypatch.setattr(optree_structure, "MAX_STRUCTURE_BYTES", 64 * optree_structure.STRUCTURE_BYTES)
+def test_tensors_of_many_shapes_leave_nothing_behind(be):
+    be.infos.capacity = 64 * optree_structure.STRUCTURE_BYTES
     x = be.ones((3000, 1))
 
     def infos() -> int:

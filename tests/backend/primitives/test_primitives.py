@@ -30,11 +30,10 @@ from helpers.image_cases import (
 from helpers.runtimes import lacks
 
 from neonlite import Backend, Tensor
-from neonlite.backend.primitives import convolution
-from neonlite.backend.primitives.reference import ReferencePrimitives
+from neonlite.backend.primitives import ReferencePrimitives, convolution
 from neonlite.backend.runtimes.numpy import pooling as numpy_pooling
-from neonlite.backend.runtimes.numpy import roi_pooling as numpy_roi_pooling
-from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
+from neonlite.backend.runtimes.numpy import pooling as numpy_roi_pooling
+from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 
 COUNT, FEW = 120, 14  # how many shapes of each kind are tried: on NumPy, on each other runtime
 

@@ -27,8 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neonlite.backend.planning.buffers import align_bytes
-from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning import Plan, align_bytes
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.runtimes.cuda.op_templates import (
     COMPUTE_TYPES,

@@ -18,6 +18,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import neonlite.backend.runtimes.cuda.libraries as libraries
+from neonlite.backend.cache import Cache
 from neonlite.backend.planning.layout import (
     ImageOperand,
     can_write_nhwc,
@@ -28,15 +30,14 @@ from neonlite.backend.planning.layout import (
     write_nhwc,
 )
 from neonlite.backend.primitives.geometry import ConvLayer
-from neonlite.backend.runtimes.cuda import libraries
-from neonlite.backend.runtimes.cuda.graph_capture import CaptureError, current_capture
-from neonlite.backend.runtimes.cuda.im2col import CudaConvolution, is_pointwise
-from neonlite.backend.runtimes.cuda.launch import workspace_limit
-from neonlite.backend.runtimes.cuda.per_thread import PerThread
-from neonlite.backend.runtimes.cuda.reorder import CudaReorderer
+from neonlite.backend.runtimes.cuda.convolution import CudaConvolution, CudaReorderer, is_pointwise
+from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
+from neonlite.backend.runtimes.cuda.kernels import workspace_limit
+from neonlite.backend.runtimes.cuda.libraries import PerThread
 from neonlite.backend.warn import warn
 from neonlite.typing import NativeArray
 
+MAX_CACHED_PLANS = 4096  # of a thread
 MAX_AUTOTUNE_PLANS = 8  # plans that are timed
 # The workspace limit of a plan, unless NEONLITE_WORKSPACE is set. Without TF32, fast plans of float32 copy images to
 # (N, C, D, H, W): 206 MB for 128 images of 56 x 56 pixels and 64 channels, forward and backward.
@@ -68,7 +69,7 @@ class CudnnHandle:
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self.stream: int | None = None
-        self.plans: dict[tuple[object, ...], ConvolutionPlan | None] = {}
+        self.plans = Cache(MAX_CACHED_PLANS, owner=self)  # all backends use them, so no closing empties it
 
 
 class Cudnn:
@@ -115,17 +116,21 @@ class Cudnn:
         is_autotuned = os.environ.get("NEONLITE_AUTOTUNE") == "1"
         key = operation, layer.dtype, *geometry, tf32, bias, relu, max_bytes, is_autotuned
         plans = self.threads.get().plans
-        if key not in plans:
+        try:
+            plan: ConvolutionPlan | None = plans[key]
+        except KeyError:
             if is_autotuned and current_capture():
-                raise CaptureError("graph capture: cuDNN plans cannot be timed during a capture")
+                raise CaptureError("graph capture: cuDNN plans cannot be timed during a capture") from None
             tuning_addresses = addresses() if is_autotuned else None
             try:
-                plans[key] = self._build_plan(
+                built = self._build_plan(
                     operation, layer, tf32, tuning_addresses, allocate_workspace, bias, relu, max_bytes
-                )._replace(key=key)
+                )
+                plan = plans.add(key, built._replace(key=key))
             except self.errors as error:
+                plan = None
                 self.mark_unsupported(key, operation, layer, error)
-        return plans[key]
+        return plan
 
     def run(self, plan: ConvolutionPlan, addresses: Sequence[int], workspace: int) -> None:
         """Run a plan on arrays in the graph's layout; PlanError if it fails."""
@@ -136,7 +141,9 @@ class Cudnn:
 
     def mark_unsupported(self, key: tuple[object, ...], operation: str, layer: ConvLayer, error: Exception) -> None:
         """Mark a convolution as unsupported, so that im2col computes it, and warn."""
-        self.threads.get().plans[key] = None
+        plans = self.threads.get().plans
+        plans.add(key, None)
+        plans[key] = None  # in place of a plan that failed
         warn(
             f"cuDNN cannot compute {operation} of {layer!r}: {error}\nim2col and a matrix product are used instead.",
             RuntimeWarning,

@@ -12,10 +12,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from neonlite.backend.runtimes.cuda import libraries
-from neonlite.backend.runtimes.cuda.compiler import Kernel, load_kernel
+import neonlite.backend.runtimes.cuda.libraries as libraries
 from neonlite.backend.runtimes.cuda.cublas import Cublas, GemmDesc, is_tf32_enabled
-from neonlite.backend.runtimes.cuda.graph_capture import CaptureError, current_capture
+from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
+from neonlite.backend.runtimes.cuda.libraries import Kernel, load_kernel
 from neonlite.backend.warn import warn
 from neonlite.typing import NativeArray
 

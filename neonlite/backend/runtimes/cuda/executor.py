@@ -11,20 +11,26 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from neonlite.backend.cache import Cache
 from neonlite.backend.errstate import IgnoreFPErrors
-from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
-from neonlite.backend.runtimes.cuda.bounds_check import is_check_synchronous
+from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
-from neonlite.backend.runtimes.cuda.compiler import Kernel
+from neonlite.backend.runtimes.cuda.cublas import flatten_sum, fuse_gemm_sums
 from neonlite.backend.runtimes.cuda.driver import CompileError
-from neonlite.backend.runtimes.cuda.gemm_accumulate import flatten_sum, fuse_gemm_sums
-from neonlite.backend.runtimes.cuda.graph_capture import CaptureError, current_capture
-from neonlite.backend.runtimes.cuda.indexing import WAIT_HINT, SingleOpKernel, is_gather, single_op_kernel
-from neonlite.backend.runtimes.cuda.launch import are_kernels_enabled
+from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
+from neonlite.backend.runtimes.cuda.kernels import (
+    WAIT_HINT,
+    SingleOpKernel,
+    UserKernel,
+    are_kernels_enabled,
+    is_check_synchronous,
+    is_gather,
+    single_op_kernel,
+)
+from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.row_reduction import RowTileKernel, fuse_row_stages, pass_kernels
-from neonlite.backend.runtimes.cuda.user_kernels import UserKernel
-from neonlite.backend.runtimes.reference.executor import ReferenceExecutor, Runner
 from neonlite.backend.warn import warn
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.op_functions import index_error_message, normalize_indices
@@ -34,7 +40,7 @@ MAX_BOUND_PLANS = 256  # plans whose temporaries are cached per thread
 MAX_CACHED_LAUNCHES = 1024  # cached launches per thread
 # Float ops without a generated kernel, and what computes them instead of the array library.
 FALLBACK_COMMENTS = dict.fromkeys(("dot", "matmul"), "cuBLAS computes it")
-FALLBACK_COMMENTS["scatter_add"] = "the kernels of scatter.py sort the indices and add the elements"
+FALLBACK_COMMENTS["scatter_add"] = "the scatter-add kernels sort the indices and add the elements"
 
 
 def stage_kernels(
@@ -104,7 +110,7 @@ class CudaExecutor:
         self.runtime, self.memory_tracker = runtime, runtime.memory_tracker
         self.driver = runtime.driver
         self.generic, self.primitives = ReferenceExecutor(runtime), primitives
-        self.compiled: dict[str, Kernel] = {}
+        self.compiled = Cache(MAX_CACHED_KERNELS, self.memory_tracker)  # {source: kernel, or None}
 
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)``, and set ``plan.required_arena_bytes``."""
@@ -144,7 +150,7 @@ class CudaExecutor:
 
         def run(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
             workspace, temporaries = self.bind_buffers(run, plan) if nbytes or plan.offsets else (0, {})
-            launch_cache, key = self.memory_tracker.thread_cache.setdefault("launches", {}), None
+            launch_cache, key = self._thread_cache("launches", MAX_CACHED_LAUNCHES), None
             if can_cache_launches and not current_capture():  # a capture must see the arrays to keep them alive
                 address_of = self.runtime.address_and_strides
                 # 0.0 and -0.0 compare equal, but their representations differ
@@ -152,8 +158,8 @@ class CudaExecutor:
                     (x or repr(x)) if scalar else address_of(x) for x, scalar in zip(leaves, is_scalar, strict=True)
                 ]
                 key = (run, workspace, *map(address_of, targets), *leaf_keys)
-                if (launches := launch_cache.get(key)) is not None:
-                    for launch in launches:
+                if key in launch_cache or key in launch_cache.older:
+                    for launch in launch_cache[key]:
                         launch()
                     return
             values = {**dict(enumerate(leaves)), **temporaries}
@@ -168,11 +174,8 @@ class CudaExecutor:
                 for i, v in copied_outputs:
                     self.driver.run(copy_into, targets[i], values[v])
             if key and None not in launched:
-                if len(launch_cache) >= MAX_CACHED_LAUNCHES:
-                    launch_cache.clear()
-                launch_cache[key] = [
-                    self.driver.prepare_launch(*launch) for launches in launched for launch in launches
-                ]
+                prepare = self.driver.prepare_launch
+                launch_cache.add(key, [prepare(*launch) for launches in launched for launch in launches])
 
         return run
 
@@ -261,30 +264,38 @@ class CudaExecutor:
 
     def get_kernel(self, source: str) -> Kernel:
         """Return the compiled kernel of a source; None, with a warning the first time, if it does not compile."""
-        if source not in self.compiled:
+        try:
+            return self.compiled[source]
+        except KeyError:
+            kernel = None
             try:
-                self.compiled[source] = self.driver.compile(f"{PREAMBLE}\n{source}")
+                kernel = self.driver.compile(f"{PREAMBLE}\n{source}")
             except CompileError as error:
                 warn(f"{error}\nThe stage is computed op by op instead.", RuntimeWarning)
-                self.compiled[source] = None
-        return self.compiled[source]
+            return self.compiled.add(source, kernel)
 
     # --- buffers, per thread ---
 
     def bind_buffers(self, key: object, plan: Plan) -> tuple[int, dict[int, NativeArray]]:
         """Return the address of the workspace and the temporaries of a plan, both in this thread's arena."""
-        arena, thread_cache = self.arena(plan.required_arena_bytes()), self.memory_tracker.thread_cache
-        bound: dict[object, tuple[int, dict[int, NativeArray]]] = thread_cache.setdefault("bound_buffers", {})
-        if key not in bound:
-            if len(bound) >= MAX_BOUND_PLANS:
-                bound.clear()
+        arena, bound = self.arena(plan.required_arena_bytes()), self._thread_cache("bound_buffers", MAX_BOUND_PLANS)
+        try:
+            return bound[key]  # type: ignore[no-any-return]
+        except KeyError:
             temporaries = {}
             for v, start in plan.offsets.items():
                 step = plan.step_of(v)
                 flat = arena[start : start + step.nbytes].view(self.runtime.dtype(step.dtype))
                 temporaries[v] = self.runtime.reshape(flat, step.shape)
-            bound[key] = self.runtime.address_and_strides(arena)[0] + plan.arena_bytes, temporaries
-        return bound[key]
+            buffers = self.runtime.address_and_strides(arena)[0] + plan.arena_bytes, temporaries
+            return bound.add(key, buffers)  # type: ignore[no-any-return]
+
+    def _thread_cache(self, name: str, capacity: int) -> Cache:
+        """Return a cache of this thread."""
+        caches = self.memory_tracker.thread_cache
+        if name not in caches:
+            caches[name] = Cache(capacity, self.memory_tracker)
+        return caches[name]  # type: ignore[no-any-return]
 
     def arena(self, nbytes: int) -> NativeArray:
         """Return this thread's arena with at least ``nbytes`` bytes."""

@@ -16,10 +16,10 @@ from neonlite.backend.planning.layout import (
     write_chwn,
     write_nhwc,
 )
+from neonlite.backend.primitives import saved_operand
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer
-from neonlite.backend.primitives.pooling import saved_operand
+from neonlite.backend.runtimes.cuda.convolution import CudaReorderer
 from neonlite.backend.runtimes.cuda.op_templates import substitute
-from neonlite.backend.runtimes.cuda.reorder import CudaReorderer
 from neonlite.typing import NativeArray
 
 POOL_AXES = "cdhw"

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.runtimes.cuda.codegen import (
     MAX_KERNEL_REDUCTIONS,
@@ -143,7 +143,8 @@ def _fuse_passes(plan: Plan, before: list[Stage], stage: Stage, after: list[Stag
     """Return the plan with row passes; None if they do not reduce memory traffic."""
     trial = copy.copy(plan)
     trial.steps = list(plan.steps)
-    stage = Stage("row_passes", stage.domain, _use_online_reductions(trial, stage))
+    steps = _use_online_reductions(trial, stage)
+    stage = Stage("row_passes", stage.domain, steps, passes_in_memory=True)
     trial.set_stages([*before, stage, *after])
     fused = {plan.stage_of[v] for v in stage.steps if v in plan.stage_of}
     current_bytes = sum(sum(plan.traffic(plan.stages[i])) for i in fused)

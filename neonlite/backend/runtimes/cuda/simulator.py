@@ -21,17 +21,16 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.lock import create_lock
-from neonlite.backend.planning.buffers import ALIGNMENT_BYTES
+from neonlite.backend.planning import ALIGNMENT_BYTES
 from neonlite.backend.planning.layout import ImageOperand
+from neonlite.backend.runtimes.cuda import CudaRuntime
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
-from neonlite.backend.runtimes.cuda.compiler import Kernel
 from neonlite.backend.runtimes.cuda.cublas import GemmDesc, MatrixDesc
 from neonlite.backend.runtimes.cuda.driver import CompileError, pack_arguments
-from neonlite.backend.runtimes.cuda.graph_capture import check_transfer
-from neonlite.backend.runtimes.cuda.kernel_cache import cache_folder, create_folder, read_binary, write_binary
+from neonlite.backend.runtimes.cuda.graphs import check_transfer
+from neonlite.backend.runtimes.cuda.libraries import Kernel, cache_folder, create_folder, read_binary, write_binary
 from neonlite.backend.runtimes.cuda.row_reduction import MAX_BLOCK_THREADS
-from neonlite.backend.runtimes.cuda.runtime import CudaRuntime
-from neonlite.backend.runtimes.numpy.runtime import NumPyRuntime
+from neonlite.backend.runtimes.numpy import NumPyRuntime
 from neonlite.typing import NativeArray, NumPyArray
 
 SIMULATOR_HEADER = Path(__file__).with_name("simulator.h").read_text(encoding="utf-8")

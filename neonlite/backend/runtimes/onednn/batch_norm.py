@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import c_float, c_uint
-from typing import Any
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class OneDNNBatchNorm(OneDNNConvolution):
     def can_normalize(self, shape: ImageShape, eps: float) -> bool:
         """Return whether oneDNN can normalize images of this shape, forward and backward."""
         passes = (create_forward, (eps, False)), (create_forward, (eps, True)), (create_backward, (eps,))
-        return all(self._get_batch_norm(factory, shape, *options) is not None for factory, options in passes)
+        return all(self._get_cached(factory, shape, *options) is not None for factory, options in passes)
 
     def batch_norm_fprop(
         self, shape: ImageShape, x: Array, channel_vectors: Sequence[Array], y: Array, eps: float, inference: bool
@@ -59,7 +58,7 @@ class OneDNNBatchNorm(OneDNNConvolution):
         """
         if not inference and not are_writeable(*channel_vectors[2:]):
             raise ValueError("output array is read-only")
-        self._execute(self._get_batch_norm(create_forward, shape, eps, inference), (x, *channel_vectors, y))
+        self._execute(self._get_cached(create_forward, shape, eps, inference), (x, *channel_vectors, y))
 
     def batch_norm_bprop(
         self, shape: ImageShape, x: Array, error: Array, channel_vectors: Sequence[Array], d: Array, eps: float
@@ -71,7 +70,7 @@ class OneDNNBatchNorm(OneDNNConvolution):
         mean, var, gamma, grad_gamma, grad_beta = channel_vectors
         if not are_writeable(grad_gamma, grad_beta):
             raise ValueError("output array is read-only")
-        primitive = self._get_batch_norm(create_backward, shape, eps)
+        primitive = self._get_cached(create_backward, shape, eps)
         self._execute(primitive, (x, mean, var, error, gamma, d, grad_gamma, grad_beta))
 
     def row_norm_fprop(self, x: Array, channel_vectors: Sequence[Array], y: Array, eps: float, rho: float) -> bool:
@@ -81,8 +80,8 @@ class OneDNNBatchNorm(OneDNNConvolution):
         their running averages, updated as ``rho average + (1 - rho) value``; gamma and beta.
         """
         mean, var, gmean, gvar, gamma, beta = channel_vectors
-        normalize = self._get_row_primitive(create_row_norm, x.shape, eps)
-        apply_affine = self._get_row_primitive(create_row_chain, x.shape, AFFINE)
+        normalize = self._get_cached(create_row_norm, x.shape, eps)
+        apply_affine = self._get_cached(create_row_chain, x.shape, AFFINE)
         if not (normalize and apply_affine and are_writeable(y, *channel_vectors[:4])):
             return False
         self._execute(normalize, (x, mean, var, y))
@@ -102,9 +101,9 @@ class OneDNNBatchNorm(OneDNNConvolution):
         grad_gamma, grad_beta, mean, var, gamma = channel_vectors
         count, size = x.shape
         block_rows = next(n for n in range(max(1, min(count, ROW_BLOCK_SIZE // size)), 0, -1) if count % n == 0)
-        multiply = self._get_row_primitive(create_row_chain, (block_rows, size), CENTERED_PRODUCT, 2)
+        multiply = self._get_cached(create_row_chain, (block_rows, size), CENTERED_PRODUCT, 2)
         add, add_all = self._get_row_sum((block_rows, size)), self._get_row_sum(x.shape)
-        combine = self._get_row_primitive(create_row_chain, x.shape, INPUT_GRADIENT, 3)
+        combine = self._get_cached(create_row_chain, x.shape, INPUT_GRADIENT, 3)
         if not (multiply and add and add_all and combine and are_writeable(d, grad_gamma, grad_beta)):
             return False
         self._execute(add_all, (error, grad_beta))
@@ -122,14 +121,6 @@ class OneDNNBatchNorm(OneDNNConvolution):
         np.multiply(gamma, inv, out=inv)
         self._execute(combine, (x, mean, a, error, b, inv, d))
         return True
-
-    def _get_row_primitive(self, factory: Any, shape: tuple[int, ...], *options: Any) -> Any:
-        """Return this thread's primitive for rows, or None."""
-        return self._get_cached("onednn batch norm", factory, shape, shape, options)
-
-    def _get_batch_norm(self, factory: Any, shape: ImageShape, *options: Any) -> Any:
-        """Return this thread's primitive for images, or None."""
-        return self._get_cached("onednn batch norm", factory, shape, shape, options)
 
 
 def are_writeable(*arrays: Array) -> bool:

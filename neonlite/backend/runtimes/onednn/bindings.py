@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from importlib import import_module
 from threading import get_ident, main_thread
-from typing import Any, ClassVar
+from typing import Any
 
+from neonlite.backend.cache import Cache
 from neonlite.backend.runtimes.native import install_hint, library_folders, openmp_threads, short_spin_wait
 
 LIBRARY_FILE = "libdnnl.so.3"  # file name in the packages of pip and conda; 3 is the version of the C API
@@ -278,24 +277,9 @@ class Primitive:
             raise RuntimeError(f"oneDNN {self.library.version}: {STATUS_MESSAGES.get(status, f'status {status}')}")
 
 
-class Primitives(dict[Any, Any]):
-    """One thread's cache of primitives by their parameters; None if oneDNN has no fast one.
-
-    All threads' caches together hold MAX_CACHED_PRIMITIVES; beyond that the oldest primitive is dropped.
-    """
-
-    __slots__ = ("__weakref__",)
-    created: ClassVar[deque[tuple[weakref.ref[Primitives], Any]]] = deque()  # (cache, key), oldest first
-
-    def remember(self, key: Any, primitive: Any) -> Any:
-        """Cache a primitive, and return it."""
-        self[key] = primitive
-        self.created.append((weakref.ref(self), key))
-        while len(self.created) > MAX_CACHED_PRIMITIVES:
-            cache, oldest = self.created.popleft()
-            if (live_cache := cache()) is not None:
-                live_cache.pop(oldest, None)
-        return primitive
+# primitives, or None where oneDNN has no fast one, by thread, since one runs in one thread at a time, and parameters; a
+# thread that has ended leaves them to the next one of its id
+primitives = Cache(MAX_CACHED_PRIMITIVES)
 
 
 class SignalStack(ctypes.Structure):

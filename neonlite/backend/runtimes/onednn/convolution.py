@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from ctypes import c_float
+from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,10 +31,10 @@ from neonlite.backend.planning.layout import (
     write_chwn,
     write_nhwc,
 )
+from neonlite.backend.primitives import saved_operand
 from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer
-from neonlite.backend.primitives.pooling import saved_operand
 from neonlite.backend.runtimes.native import data_address, openmp_threads
-from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
+from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.backend.runtimes.onednn.bindings import (
     ARG_BIAS,
     ARG_DIFF_DST,
@@ -50,10 +51,10 @@ from neonlite.backend.runtimes.onednn.bindings import (
     Library,
     MemoryDesc,
     Primitive,
-    Primitives,
     UnsupportedError,
     dims_array,
     get_library,
+    primitives,
 )
 from neonlite.backend.thread_pool import parallel_for
 from neonlite.shapes import contiguous_strides
@@ -260,7 +261,7 @@ class OneDNNConvolution(NumPyPrimitives):
 
     def _get_row_sum(self, shape: tuple[int, int]) -> Primitive | None:
         """Return the primitive that sums rows, or None."""
-        row_sum: Primitive | None = self._get_cached("onednn sums", create_row_sum, shape, shape)
+        row_sum: Primitive | None = self._get_cached(create_row_sum, shape)
         return row_sum
 
     def _has_argmax_size(self, pooling: ReorderedPrimitive, layer: PoolLayer, indices: Sequence[Any]) -> bool:
@@ -295,24 +296,24 @@ class OneDNNConvolution(NumPyPrimitives):
         self, factory: Factory, layer: Any, like: Images, sizes: tuple[Any, ...], *options: Any
     ) -> ReorderedPrimitive | None:
         """Return this thread's primitive for some sizes, or None if there is no fast one."""
-        return self._get_cached("onednn", factory, layer, sizes, options) if like.dtype == np.float32 else None
+        return self._get_cached(factory, sizes, *options, subject=layer) if like.dtype == np.float32 else None
 
-    def _get_cached(
-        self, kind: str, factory: Any, subject: Any, sizes: tuple[Any, ...], options: tuple[Any, ...] = ()
-    ) -> Any:
-        """Return this thread's primitive, created on first use: ``factory(library, subject, *options)``."""
+    def _get_cached(self, factory: Any, sizes: tuple[Any, ...], *options: Any, subject: Any = None) -> Any:
+        """Return this thread's primitive for some sizes, created on first use; None if there is no fast one.
+
+        ``subject``: what the factory gets instead of the sizes.
+        """
         library = get_library()
         if library is None:
             return None
-        primitives: Primitives = self.runtime.memory_tracker.thread_cache.setdefault(kind, Primitives())
-        key = factory, sizes, options, openmp_threads()
+        key = get_ident(), factory, sizes, options, openmp_threads()
         try:
             return primitives[key]
         except KeyError:
             primitive = None
             with suppress(UnsupportedError), library.use_threads():
-                primitive = factory(library, subject, *options)
-            return primitives.remember(key, primitive)
+                primitive = factory(library, sizes if subject is None else subject, *options)
+            return primitives.add(key, primitive)
 
     def _execute_into(
         self,
@@ -384,7 +385,7 @@ class OneDNNConvolution(NumPyPrimitives):
         """Copy images from CHWN to NHWC, or back with ``to_chwn``."""
         pixels, itemsize = pixels_per_tile(shape, chwn.dtype.itemsize), chwn.dtype.itemsize
         options = pixels, chwn.dtype, to_chwn
-        if primitive := self._get_cached("onednn reorders", create_image_reorder, shape, shape, options):
+        if primitive := self._get_cached(create_image_reorder, shape, *options):
             strides = shape.batch_size * pixels * itemsize, shape.channels * pixels * itemsize
             direction = slice(None, None, -1 if to_chwn else 1)
             self._execute(primitive, (chwn, nhwc)[direction], strides[direction], shape.pixels // pixels)

@@ -6,10 +6,10 @@ the CPU.
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from ctypes import c_char, c_float, c_int64, c_void_p
 from functools import lru_cache
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,23 +17,23 @@ import numpy as np
 from neonlite.backend.runtimes.native import (
     ROW_MAJOR,
     data_address,
+    get_openblas,
     matrix_order,
     may_share_memory,
     min_gemm_work,
     openmp_threads,
 )
-from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
+from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.backend.runtimes.onednn.bindings import (
     ARG_DST,
     ARG_SRC,
     ARG_WEIGHTS,
     Library,
     Primitive,
-    Primitives,
     UnsupportedError,
     get_library,
+    primitives,
 )
-from neonlite.backend.runtimes.openblas import get_openblas
 from neonlite.typing import NumPyArray as Array
 
 MIN_WORK = 1 << 18  # multiply-adds of all products of a stack up to which NumPy is faster, and uses one thread
@@ -70,13 +70,9 @@ def get_sgemm(library: Library) -> Any:
     return sgemm
 
 
-_thread = threading.local()  # primitives of this thread, since one runs in one thread at a time
-
-
 def get_batched_matmul(library: Library, *stacks: Array) -> Primitive | None:
     """Return this thread's primitive for the product of two stacks into a third, or None if there is no fast one."""
-    primitives: Primitives = _thread.__dict__.setdefault("primitives", Primitives())
-    key = openmp_threads(), *((x.shape, x.strides) for x in stacks)
+    key = get_ident(), "matmul", openmp_threads(), *((x.shape, x.strides) for x in stacks)
     with suppress(KeyError):
         return primitives[key]  # type: ignore[no-any-return]
     primitive = None
@@ -92,7 +88,7 @@ def get_batched_matmul(library: Library, *stacks: Array) -> Primitive | None:
         with suppress(UnsupportedError):
             primitive_desc = library.primitive_desc("matmul", library.engine, *args)
             primitive = Primitive(library, primitive_desc, {ARG_SRC: a, ARG_WEIGHTS: b, ARG_DST: c})
-    return primitives.remember(key, primitive)  # type: ignore[no-any-return]
+    return primitives.add(key, primitive)  # type: ignore[no-any-return]
 
 
 class OneDNNMatmul(NumPyPrimitives):
@@ -101,7 +97,7 @@ class OneDNNMatmul(NumPyPrimitives):
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c`` of matrices or stacks.
 
-        Products that NumPy computes although oneDNN is used run on one thread of OpenBLAS; see ``openblas.py``.
+        Products that NumPy computes although oneDNN is used run on one thread of OpenBLAS; see ``native.py``.
         """
         m, n = c.shape[-2:]
         is_vector = min(m, n) == 1  # one operand is a vector

@@ -100,8 +100,8 @@ class OneDNNRecurrent(OneDNNBatchNorm):
         s = RecurrentShape(*shape)
         if s.kind not in CELL_KINDS or dtype != "float32" or s.T < MIN_STEPS or s.F > MAX_INPUT_RATIO * s.H:
             return None
-        has_forward = self._get_recurrent(create_forward, s, FORWARD_TRAINING)
-        return s if has_forward and self._get_recurrent(create_backward, s) else None
+        has_forward = self._get_cached(create_forward, s, FORWARD_TRAINING)
+        return s if has_forward and self._get_cached(create_backward, s) else None
 
     def recurrent_workspace_size(self, shape: RecurrentShape) -> int:
         """Return the number of float32 elements of the buffer that is saved for the backward pass."""
@@ -124,7 +124,7 @@ class OneDNNRecurrent(OneDNNBatchNorm):
         inference. ``token_ids``: the index of the 1 in each column of x, if these are one-hot.
         """
         prop_kind = FORWARD_INFERENCE if saved is None else FORWARD_TRAINING
-        recurrent = self._get_recurrent(create_forward, shape, prop_kind)
+        recurrent = self._get_cached(create_forward, shape, prop_kind)
         descs = recurrent.primitive.memory_descs
         steps, packed_weights = self._reorder_weights(shape, recurrent, weights)
         if saved is None:
@@ -136,7 +136,7 @@ class OneDNNRecurrent(OneDNNBatchNorm):
         else:
             index = self.get_workspace("onednn index", (shape.T * shape.N,), INTP_TEMPLATE)
             np.copyto(index, token_ids.reshape(-1))
-            np.add(index, self._get_recurrent(one_hot_offsets, shape), out=index)
+            np.add(index, self._get_cached(one_hot_offsets, shape), out=index)
             if self.runtime.has_values:
                 self._write_one_hot(xs, index, shape.F)
         outputs = y if is_time_major(y) else ys
@@ -168,7 +168,7 @@ class OneDNNRecurrent(OneDNNBatchNorm):
         ``x`` and ``y`` are those of the forward pass, x None if it had token ids. ``error`` is dE/dy,
         ``final_state_errors`` the gradients with respect to the final states. ``deltas`` may be None.
         """
-        recurrent, kind = self._get_recurrent(create_backward, shape), CELL_KINDS[shape.kind]
+        recurrent, kind = self._get_cached(create_backward, shape), CELL_KINDS[shape.kind]
         descs = recurrent.primitive.memory_descs
         steps, packed_weights = self._reorder_weights(shape, recurrent, weights)
         xs, ys, workspace = self._split_saved(shape, saved)
@@ -201,14 +201,10 @@ class OneDNNRecurrent(OneDNNBatchNorm):
                 np.add(result, np.multiply(deltas, beta, out=deltas), out=result)
             deltas[...] = result
 
-    def _get_recurrent(self, factory: Factory, shape: RecurrentShape, *options: Any) -> Any:
-        """Return this thread's primitive with its reorders, or None if there is none."""
-        return self._get_primitive(factory, shape, FLOAT32_TEMPLATE, shape, *options)
-
     def _get_reorder(self, shape: RecurrentShape, x: Array, to_time_major: bool) -> Any:
         """Return the primitive that copies an array (rows, T N) to (T, N, rows), or back."""
         strides = tuple(n // x.itemsize for n in x.strides)
-        return self._get_recurrent(create_sequence_reorder, shape, x.shape[0], strides, to_time_major)
+        return self._get_cached(create_sequence_reorder, shape, x.shape[0], strides, to_time_major)
 
     def _to_time_major(self, shape: RecurrentShape, x: Array, buffer: Array, steps: list[Step]) -> Any:
         """Return an array (rows, T N) as (T, N, rows): itself, or the buffer, with a reorder appended to ``steps``."""
@@ -223,7 +219,7 @@ class OneDNNRecurrent(OneDNNBatchNorm):
 
     def _saved_sizes(self, shape: RecurrentShape) -> list[int]:
         """Return the bytes of the saved inputs, outputs and workspace, each with space for its alignment."""
-        descs = self._get_recurrent(create_forward, shape, FORWARD_TRAINING).primitive.memory_descs
+        descs = self._get_cached(create_forward, shape, FORWARD_TRAINING).primitive.memory_descs
         return [descs[arg].nbytes + CACHE_LINE_BYTES for arg in (ARG_SRC, ARG_DST, ARG_WORKSPACE)]
 
     def _split_saved(self, shape: RecurrentShape, saved: Array) -> list[Any]:

@@ -17,7 +17,7 @@ from helpers.standin_cupy import Machine, installed
 
 from neonlite import Backend
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
-from neonlite.backend.runtimes.cuda.compiler import OPTIONS
+from neonlite.backend.runtimes.cuda.libraries import OPTIONS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 needs_sse = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="denormals are flushed by SSE")
@@ -86,7 +86,7 @@ def test_a_binary_is_for_one_gpu_one_compiler_and_its_options(
     elif changed == "version":
         monkeypatch.setattr(sys.modules["cupy"].cuda.nvrtc, "getVersion", lambda: (13, 9))
     else:
-        monkeypatch.setattr("neonlite.backend.runtimes.cuda.compiler.OPTIONS", ("-std=c++20",))
+        monkeypatch.setattr("neonlite.backend.runtimes.cuda.libraries.OPTIONS", ("-std=c++20",))
     halved(Backend("gpu"))
     assert machine.compilations == 2
 
@@ -101,7 +101,7 @@ def test_kernels_are_compiled_with_a_warning_where_the_cache_is_read_only(
     def fail(*_: Any) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr("neonlite.backend.runtimes.cuda.kernel_cache.write_atomic", fail)
+    monkeypatch.setattr("neonlite.backend.runtimes.cuda.libraries.write_atomic", fail)
     with pytest.warns(RuntimeWarning, match=r"cannot be cached in .*cache: read-only\. Set NEONLITE_CACHE to another"):
         np.testing.assert_array_equal(halved(Backend("gpu")), wanted)
     assert machine.compilations == 2

@@ -28,18 +28,17 @@ from helpers.standin_cupy import installed
 import neonlite as nl
 from neonlite import Backend
 from neonlite.backend.planning.layout import ImageShape
-from neonlite.backend.primitives.reference import ReferencePrimitives
-from neonlite.backend.runtimes.cuda import random_kernels, scatter
+from neonlite.backend.primitives import ReferencePrimitives
+from neonlite.backend.runtimes.cuda import CudaPrimitives, kernels
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
-from neonlite.backend.runtimes.cuda.compiler import OPTIONS
+from neonlite.backend.runtimes.cuda.convolution import REORDER_KERNEL
 from neonlite.backend.runtimes.cuda.cublas import Cublas, GemmDesc
 from neonlite.backend.runtimes.cuda.cudnn import OPERAND_NAMES
 from neonlite.backend.runtimes.cuda.driver import CuPyDriver
-from neonlite.backend.runtimes.cuda.launch import kernel_source
-from neonlite.backend.runtimes.cuda.primitives import CudaPrimitives
-from neonlite.backend.runtimes.cuda.reorder import REORDER_KERNEL
+from neonlite.backend.runtimes.cuda.kernels import kernel_source
+from neonlite.backend.runtimes.cuda.libraries import OPTIONS
 from neonlite.backend.runtimes.cuda.simulator import SimulatedDriver, SimulatedGPU
-from neonlite.backend.runtimes.numpy.runtime import NumPyRuntime
+from neonlite.backend.runtimes.numpy import NumPyRuntime
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, dtype_bits
 from neonlite.op_functions import run_scatter_add
 
@@ -137,9 +136,9 @@ def check_scatter(n: int, dtype: str, case: Shape) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 255, 256, 257, 1500])
-@pytest.mark.parametrize("few", [scatter.MAX_RANK_SORT, 0])
+@pytest.mark.parametrize("few", [kernels.MAX_RANK_SORT, 0])
 def test_indices_are_sorted_and_the_sort_is_stable(monkeypatch: pytest.MonkeyPatch, n: int, few: int) -> None:
-    monkeypatch.setattr(scatter, "MAX_RANK_SORT", few)
+    monkeypatch.setattr(kernels, "MAX_RANK_SORT", few)
     indices = np.random.default_rng(n).integers(-3, 40, n).astype(np.int32)
     sorted_indices, order = SIM._sort_indices(indices)
     np.testing.assert_array_equal(order, np.argsort(indices, kind="stable"))
@@ -330,7 +329,7 @@ def test_matmul_and_scatter_add_in_op_trees_use_the_gpus_primitives(monkeypatch:
     for a, b in zip(*actual, strict=True):
         np.testing.assert_allclose(a, b, 1e-5, 1e-5)
     assert len(seen) == 4
-    assert scatter.SCATTER_KERNEL in {key[0] for key in be.primitives.compiled}
+    assert kernels.SCATTER_KERNEL in {key[0] for key in be.primitives.compiled}
 
 
 def test_a_scatter_add_index_out_of_range_raises_at_the_next_synchronization(monkeypatch: Any) -> None:
@@ -364,7 +363,7 @@ def test_a_frequent_index_is_summed_by_segments(name: str, dtype: str, axis: int
     for _ in range(2):  # the second call overwrites the results of the first
         primitives.scatter(x.T.copy() if axis else x, indices, y, axis)
         np.testing.assert_array_equal(y.T if axis else y, wanted)
-    assert (scatter.SEGMENT_SUM_KERNEL in {key[0] for key in primitives.compiled}) == (len(indices) >= 256)
+    assert (kernels.SEGMENT_SUM_KERNEL in {key[0] for key in primitives.compiled}) == (len(indices) >= 256)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -556,10 +555,10 @@ def test_nvidias_compiler_compiles_every_kernel_without_spills(architecture: str
 def test_nvidias_compiler_compiles_random_kernels_without_spills(architecture: str) -> None:
     if nvrtc.library() is None:
         pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
-    kinds = [(random_kernels.MASK, dtype, {"limit": 1}) for dtype in (*FLOAT_DTYPES, "int8", "int64")]
-    kinds += [(random_kernels.SCALED_NORMAL, dtype, {"mean": 0.0, "stdv": 1.0}) for dtype in FLOAT_DTYPES]
+    kinds = [(kernels.MASK, dtype, {"limit": 1}) for dtype in (*FLOAT_DTYPES, "int8", "int64")]
+    kinds += [(kernels.SCALED_NORMAL, dtype, {"mean": 0.0, "stdv": 1.0}) for dtype in FLOAT_DTYPES]
     for values, dtype, more in kinds:
-        kernel = nvrtc.compiled(PREAMBLE + random_kernels.fill_source(values, dtype, more), architecture, OPTIONS)
+        kernel = nvrtc.compiled(PREAMBLE + kernels.fill_source(values, dtype, more), architecture, OPTIONS)
         assert kernel.spilled == 0, (dtype, kernel[:3])
 
 

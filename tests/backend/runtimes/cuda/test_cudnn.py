@@ -17,7 +17,7 @@ from helpers.standin_cupy import installed
 
 from neonlite import Backend
 from neonlite.backend.runtimes.cuda import cudnn, libraries
-from neonlite.backend.runtimes.cuda.graph_capture import current_capture
+from neonlite.backend.runtimes.cuda.graphs import current_capture
 
 
 def convolve(be: Backend, n: int = 1) -> Any:

@@ -20,7 +20,7 @@ import neonlite as nl
 from neonlite import Backend
 from neonlite.backend import Block, NervanaObject, Tensor
 from neonlite.backend.runtimes import load_runtime
-from neonlite.backend.runtimes.cuda.graph_capture import current_capture
+from neonlite.backend.runtimes.cuda.graphs import current_capture
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator
@@ -406,7 +406,7 @@ def test_on_other_runtimes_a_block_is_run(be: Backend) -> None:
 def test_the_number_of_cached_graphs_is_limited_and_none_outlive_the_backend(sim: Backend) -> None:
     for _ in range(20):
         Work(sim, WORKS["a stage"]).go(3)
-    assert len(sim.graphs.blocks) == 16
+    assert 8 <= len(sim.graphs.blocks) <= 16
     sim.cleanup_backend()
     assert not sim.graphs.blocks
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from neonlite import Backend, NervanaObject
 from neonlite.backend.planning.layout import ImageShape
 from neonlite.backend.runtimes.cuda import cudnn
-from neonlite.backend.runtimes.cuda.reorder import REORDER_KERNEL
+from neonlite.backend.runtimes.cuda.convolution import REORDER_KERNEL
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import LRN as Response

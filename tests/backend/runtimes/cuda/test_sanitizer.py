@@ -17,8 +17,7 @@ from helpers.kernel_kinds import agree, work
 from helpers.simulated_gpu import ran, simulated, texts
 
 from neonlite.backend.runtimes import load_runtime
-from neonlite.backend.runtimes.cuda.random_kernels import MASK, SCALED_NORMAL, VALUE_TEMPLATES
-from neonlite.backend.runtimes.cuda.scatter import RANK_SORT_KERNEL
+from neonlite.backend.runtimes.cuda.kernels import MASK, RANK_SORT_KERNEL, SCALED_NORMAL, VALUE_TEMPLATES
 
 KINDS: dict[str, tuple[str, ...]] = {  # text that only the sources of a kind contain
     "map, several elements at once": ("const Half* x0", "int V = 8;", "long long I)"),

@@ -13,10 +13,10 @@ from helpers import nvrtc
 
 import neonlite as nl
 from neonlite import Autodiff, Backend
-from neonlite.backend.runtimes.cuda.compiler import OPTIONS
+from neonlite.backend.runtimes.cuda.kernels import RAW_KERNELS
+from neonlite.backend.runtimes.cuda.libraries import OPTIONS
 from neonlite.backend.runtimes.cuda.op_templates import USER_TEMPLATES
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
-from neonlite.backend.runtimes.cuda.user_kernels import RAW_KERNELS
 from neonlite.ops import OPS
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, not here")

@@ -7,7 +7,7 @@ import pytest
 from helpers.runtimes import RUNTIMES
 
 from neonlite.backend import Backend
-from neonlite.backend.runtimes.numpy.summation import FOLDED_ROW_ELEMENTS, FOLDED_UFUNCS, reduce_columns
+from neonlite.backend.runtimes.numpy.templates import FOLDED_ROW_ELEMENTS, FOLDED_UFUNCS, reduce_columns
 
 
 @pytest.mark.parametrize("columns", [1, 3, 20, 128])

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,11 +26,11 @@ from neonlite import Backend
 from neonlite.backend import thread_pool
 from neonlite.backend.onehot import OneHot
 from neonlite.backend.planning.layout import ImageShape, layout_of
-from neonlite.backend.primitives.reference import ReferencePrimitives
+from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.runtimes import load_runtime, native
-from neonlite.backend.runtimes import openblas as openblas_module
-from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
-from neonlite.backend.runtimes.onednn import bindings, convolution, eltwise, matmul
+from neonlite.backend.runtimes import native as openblas_module
+from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes.onednn import bindings, convolution, matmul, post_ops
 from neonlite.backend.runtimes.onednn.batch_norm import OneDNNBatchNorm
 from neonlite.backend.runtimes.onednn.matmul import OneDNNMatmul
 
@@ -61,7 +60,7 @@ def plain() -> ReferencePrimitives:
 
 def cached(made: convolution.OneDNNConvolution) -> list[Any]:
     """Return the cached primitives in the order of their creation, with None where oneDNN has no fast one."""
-    return list(made.runtime.memory_tracker.thread_cache.get("onednn", {}).values())
+    return bindings.primitives.values()
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------
@@ -851,7 +850,7 @@ def test_the_last_thread_that_leaves_restores_the_number_of_threads_of_openblas(
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="tells no process what it has loaded")
 def test_to_import_neonlite_does_not_load_it() -> None:
-    modules = "neonlite.backend.runtimes.onednn.convolution, neonlite.backend.runtimes.onednn.eltwise"
+    modules = "neonlite.backend.runtimes.onednn.convolution, neonlite.backend.runtimes.onednn.post_ops"
     code = f"import {modules}; print(open('/proc/self/maps').read())"
     got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "libdnnl" not in got.stdout
@@ -882,9 +881,9 @@ def test_its_threads_spin_briefly_unless_the_environment_sets_otherwise(given: d
 
 # --- functions -------------------------------------------------------------------------------------------------------
 
-SIG = eltwise.EltwiseFunction(eltwise.ELTWISE_LOGISTIC, 64, eltwise.logistic_numpy)
-EXP = eltwise.ExpFunction(eltwise.ELTWISE_EXP, 64, np.exp)
-TRUTHS: dict[str, tuple[eltwise.EltwiseFunction, Callable[[Array], Array]]] = {
+SIG = post_ops.EltwiseFunction(post_ops.ELTWISE_LOGISTIC, 64, post_ops.logistic_numpy)
+EXP = post_ops.ExpFunction(post_ops.ELTWISE_EXP, 64, np.exp)
+TRUTHS: dict[str, tuple[post_ops.EltwiseFunction, Callable[[Array], Array]]] = {
     "sig": (SIG, lambda x: 1 / (1 + np.exp(-x))),
     "exp": (EXP, np.exp),
 }
@@ -936,9 +935,9 @@ def test_functions_fall_back_to_numpy() -> None:
 @needs
 @counts
 def test_transposed_copies_are_bit_exact(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, copy = np.random.default_rng(count), eltwise.TransposedCopy(64)
-    made, make = [], eltwise.TransposedCopy.create_primitive
-    monkeypatch.setattr(eltwise.TransposedCopy, "create_primitive", lambda *args: made.append(args[2]) or make(*args))
+    rng, copy = np.random.default_rng(count), post_ops.TransposedCopy(64)
+    made, make = [], post_ops.TransposedCopy.create_primitive
+    monkeypatch.setattr(post_ops.TransposedCopy, "create_primitive", lambda *args: made.append(args[2]) or make(*args))
     for _ in range(count):
         ndim = int(rng.integers(2, 5))
         order = rng.permutation(ndim)  # of the axes in memory, which also has gaps
@@ -955,7 +954,7 @@ def test_transposed_copies_are_bit_exact(count: int, monkeypatch: pytest.MonkeyP
 
 @needs
 def test_copies_that_onednn_does_not_support_are_numpys() -> None:
-    copy = eltwise.TransposedCopy(64)
+    copy = post_ops.TransposedCopy(64)
     whole = np.random.default_rng(0).normal(size=(60, 70)).astype(np.float32)
     between = np.frombuffer(bytes(1) + whole.tobytes(), np.float32, whole.size, 1).reshape(whole.shape)
     for x in (
@@ -980,8 +979,8 @@ def test_copies_that_onednn_does_not_support_are_numpys() -> None:
 
 @needs
 def test_a_transpose_is_copied_by_one_dnn(cpu: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, make = [], eltwise.TransposedCopy.create_primitive
-    monkeypatch.setattr(eltwise.TransposedCopy, "create_primitive", lambda *args: made.append(args[2]) or make(*args))
+    made, make = [], post_ops.TransposedCopy.create_primitive
+    monkeypatch.setattr(post_ops.TransposedCopy, "create_primitive", lambda *args: made.append(args[2]) or make(*args))
     x, y = cpu.array(np.random.default_rng(0).normal(size=(301, 703))), cpu.empty((703, 301))
     for source in (x.T, cpu.transpose(x)):
         y[:] = 0
@@ -997,7 +996,7 @@ from neonlite.backend.runtimes.onednn import bindings
 from neonlite.backend.runtimes.onednn import eltwise
 thread_pool.set_threads(3)
 oneDNN = bindings.load_library()
-function = eltwise.EltwiseFunction(eltwise.ELTWISE_LOGISTIC, 64, eltwise.logistic_numpy)
+function = post_ops.EltwiseFunction(post_ops.ELTWISE_LOGISTIC, 64, post_ops.logistic_numpy)
 seen, execute = set(), oneDNN.execute
 def counting(*args):
     seen.add(oneDNN.get_threads())
@@ -1031,7 +1030,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(bindings, "load_library", bindings.load_library.__wrapped__)
     monkeypatch.setattr(bindings, "get_library", bindings.get_library.__wrapped__)
     monkeypatch.setattr(convolution, "get_library", bindings.get_library)
-    monkeypatch.setattr(eltwise, "get_library", bindings.get_library)
+    monkeypatch.setattr(post_ops, "get_library", bindings.get_library)
     return tmp_path
 
 
@@ -1090,7 +1089,7 @@ def test_without_it_numpy_does_all(nowhere: Path, plain: ReferencePrimitives, cp
     plain.pool_fprop(pooled, i, pooled_by_it, None, 0.0)
     np.testing.assert_array_equal(p, pooled_by_it)
     x, out = i.reshape(-1), np.empty(i.size, np.float32)
-    eltwise.EltwiseFunction(eltwise.ELTWISE_LOGISTIC, 1, eltwise.logistic_numpy)(x, out)
+    post_ops.EltwiseFunction(post_ops.ELTWISE_LOGISTIC, 1, post_ops.logistic_numpy)(x, out)
     near(out, 1 / (1 + np.exp(-x.astype(float))), "sig")
 
 
@@ -1109,12 +1108,19 @@ def test_an_error_of_onednn_names_the_call_and_the_reason() -> None:
         HERE.any_memory_desc((-1, 2))
 
 
-def test_all_caches_of_primitives_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = bindings.Primitives(), bindings.Primitives()
-    monkeypatch.setattr(bindings, "MAX_CACHED_PRIMITIVES", 3)
-    monkeypatch.setattr(bindings.Primitives, "created", deque())
-    for key in range(3):
-        first.remember(key, object())
-    for key in range(2):
-        second.remember(key, object())
-    assert (list(first), list(second)) == ([2], [0, 1])
+def test_the_primitives_of_all_threads_together_are_bounded(
+    made: convolution.OneDNNConvolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bindings.primitives, "capacity", 4)
+
+    def use(first: int) -> None:
+        for n in range(first, first + 5):
+            made._get_row_sum((n, 2))
+            assert len(bindings.primitives) <= 4
+
+    bindings.primitives.clear()
+    use(1)
+    thread = threading.Thread(target=use, args=(3,))
+    thread.start()
+    thread.join()
+    assert len({ident for ident, *_ in bindings.primitives}) == 1

@@ -1,4 +1,4 @@
-"""Fused elementwise chains of oneDNN, summation, and sinking of steps: results as op by op, and when they are used."""
+"""Fused elementwise chains of oneDNN, templates, and sinking of steps: results as op by op, and when they are used."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from helpers.allocations import buffers
 
 from neonlite import Backend
 from neonlite.backend import thread_pool
-from neonlite.backend.runtimes.numpy import fused_stage, summation
-from neonlite.backend.runtimes.onednn import bindings, chain_fusion, post_ops
+from neonlite.backend.runtimes import onednn
+from neonlite.backend.runtimes.numpy import stages as stages_module
+from neonlite.backend.runtimes.numpy import templates
+from neonlite.backend.runtimes.onednn import bindings, post_ops
 
 Array = np.ndarray[Any, Any]
 
@@ -35,12 +37,12 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     def noted(self: post_ops.FusedChain, threads: int, arrays: Any) -> None:
         before = [np.array(x) for x in arrays] if self.has_exp else arrays  # as out may be one of them
         run(self, threads, arrays)
-        if self.local.primitives[self.cache_key(*arrays)] and self.is_supported(*before):
+        if self.get_primitive(self.cache_key(*arrays)) and self.is_supported(*before):
             found.append(tuple(op.op for op in self.ops))
 
     monkeypatch.setattr(post_ops.FusedChain, "run", noted)
-    monkeypatch.setattr(chain_fusion, "MIN_CHAIN_COST", 1)
-    monkeypatch.setattr(chain_fusion, "MIN_EXACT_CHAIN_ELEMENTS", 1)
+    monkeypatch.setattr(onednn, "MIN_CHAIN_COST", 1)
+    monkeypatch.setattr(onednn, "MIN_EXACT_CHAIN_ELEMENTS", 1)
     return found
 
 
@@ -188,7 +190,7 @@ def test_a_small_chain_with_the_results_of_numpy_is_left_to_numpy(
     formula: Callable[..., Any],
     ops: list[tuple[str, ...]],
 ) -> None:
-    monkeypatch.setattr(chain_fusion, "MIN_EXACT_CHAIN_ELEMENTS", 2000)
+    monkeypatch.setattr(onednn, "MIN_EXACT_CHAIN_ELEMENTS", 2000)
     formula(cpu, cpu.array(normal(np.random.default_rng(0), (elements, 1)))).astensor()
     assert called == ops
 
@@ -207,7 +209,7 @@ def test_operands_are_repeated_along_the_axes_that_they_lack(whole: tuple[int, .
         out = np.empty(whole, np.float32)
         run(x, y, z, out)
         same_bits(out, y - (x - y) * z, (one, other))
-        made += run.local.primitives[run.cache_key(x, y, z, out)] is not None
+        made += run.get_primitive(run.cache_key(x, y, z, out)) is not None
     assert made >= len(shapes)
 
 
@@ -326,7 +328,7 @@ def test_softmax_is_one_chain_and_equals_numpys(cpu: Backend, called: list[Any])
 def test_chains_in_blocks_are_the_same_in_every_number_of_threads(
     cpu: Backend, called: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused_stage, "MIN_THREADED_COST", 0)
+    monkeypatch.setattr(stages_module, "MIN_THREADED_COST", 0)
     rng, before = np.random.default_rng(0), thread_pool.get_num_threads()
     a, c = normal(rng, (700, 900)), normal(rng, (700, 1))
     x, r, seen = cpu.array(a), cpu.array(c), set()
@@ -403,7 +405,7 @@ def test_a_chain_does_not_write_read_only_or_unaligned_arrays(rows: int) -> None
 
 
 def test_without_onednn_there_are_no_chains(cpu: Backend, called: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain_fusion, "get_library", lambda: None)
+    monkeypatch.setattr(onednn, "get_library", lambda: None)
     a = normal(np.random.default_rng(0), (41, 53))
     x = cpu.array(a)
     np.testing.assert_array_equal(((x - 0.25) * x + 1.5).astensor().get(), (a - np.float32(0.25)) * a + np.float32(1.5))
@@ -436,7 +438,7 @@ def test_sums_of_rows_are_precise(shape: tuple[int, ...], dtype: str, factors: i
     rng = np.random.default_rng(0)
     arrays = [(rng.standard_normal(shape) + 3).astype(dtype) for _ in range(factors)]
     out = np.full((*shape[:-1], 1), np.nan, dtype)
-    summation.sum_rows(*arrays, out)
+    templates.sum_rows(*arrays, out)
     wanted = math.prod(arrays[1:], start=arrays[0].astype(float)).sum(-1, keepdims=True)
     np.testing.assert_allclose(out, wanted, rtol=32 * np.finfo(dtype).eps)
 
@@ -444,7 +446,7 @@ def test_sums_of_rows_are_precise(shape: tuple[int, ...], dtype: str, factors: i
 def test_strided_rows_are_summed_in_uneven_parts() -> None:
     x = np.random.default_rng(0).standard_normal((4, 2 * 40000)).astype(np.float32)[:, ::2] + 3
     out = np.empty((4, 1), np.float32)
-    summation.sum_rows(np.broadcast_to(x[:1], (4, 40000)), x, out)
+    templates.sum_rows(np.broadcast_to(x[:1], (4, 40000)), x, out)
     np.testing.assert_allclose(out, (x[:1].astype(float) * x).sum(1, keepdims=True), rtol=1e-6)
 
 
@@ -453,7 +455,7 @@ def test_a_sum_propagates_nan(value: float) -> None:
     x = np.ones((3, 30000), np.float32)
     x[1, 20000] = value
     out = np.empty((3, 1), np.float32)
-    summation.sum_rows(x, out)
+    templates.sum_rows(x, out)
     np.testing.assert_array_equal(out[:, 0], [30000, value, 30000])
 
 
@@ -462,11 +464,11 @@ def test_a_sum_propagates_nan(value: float) -> None:
 def test_sums_of_trees_are_those_of_float64(
     cpu: Backend, monkeypatch: pytest.MonkeyPatch, dtype: str, count: int
 ) -> None:
-    monkeypatch.setattr(summation, "MIN_ELEMENTS", 1)
+    monkeypatch.setattr(templates, "MIN_ELEMENTS", 1)
     rng, added = np.random.default_rng(1), []
     for name in ("sum_rows", "sum_column_products", "reduce_columns"):
-        add = getattr(summation, name)
-        monkeypatch.setattr(summation, name, lambda *a, add=add, name=name: (added.append((name, len(a))), add(*a)))
+        add = getattr(templates, name)
+        monkeypatch.setattr(templates, name, lambda *a, add=add, name=name: (added.append((name, len(a))), add(*a)))
     for k in range(count):
         shape = tuple(int(n) for n in rng.integers(1, 60, 2 + (k % 7 == 0)))
         a, b = (rng.standard_normal(shape).astype(dtype) for _ in range(2))

@@ -1,0 +1,302 @@
+"""CUDA graphs: capture and replay blocks of calls, with the layouts that a captured block expects and leaves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+
+import numpy as np
+
+from neonlite.backend.attribute_snapshot import AttributeSnapshot
+from neonlite.backend.cache import Cache
+from neonlite.backend.memory import Allocation, Memory, MemoryTracker
+from neonlite.backend.planning.layout import CachedImages, LayoutCache, recorders
+from neonlite.optree import Operand
+from neonlite.typing import NativeArray
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+
+class LayoutState(NamedTuple):
+    """A snapshot of a layout cache."""
+
+    images: CachedImages | None
+    buffer: NativeArray
+    allocation: Allocation | None
+
+
+class CapturedLayouts:
+    """The layout of every allocation that a captured graph reads or writes, before and after it.
+
+    A CUDA graph does not check layouts, so ``restore`` sets them before each replay and ``apply`` after it. Within
+    ``with captured: ...`` layouts are recorded. On exit they are reset, as kernels are captured but do not run.
+    """
+
+    def __init__(self, memory_tracker: MemoryTracker) -> None:
+        self.memory_tracker, self.had_layout_caches = memory_tracker, memory_tracker.has_layout_caches
+        self.entry_states: dict[Memory, LayoutState | None] = {}  # None for an allocation without a cache
+        self.exit_states: dict[Memory, LayoutState | None] = {}
+
+    def record(self, memory: Memory) -> None:
+        """Record that the block depends on the layout of an allocation."""
+        if not memory.is_exported and memory not in self.entry_states:
+            self.entry_states[memory] = snapshot(memory)
+
+    def __enter__(self) -> Self:
+        recorders[get_ident()] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del recorders[get_ident()]
+        self.exit_states = {memory: snapshot(memory) for memory in self.entry_states}
+        self._set_states(self.entry_states)
+
+    def restore(self) -> bool:
+        """Restore all layouts to those at capture. Return False, and change nothing, if an NHWC buffer was freed."""
+        if self.had_layout_caches != self.memory_tracker.has_layout_caches or not all(
+            map(self._has_buffer, self.entry_states)
+        ):
+            return False
+        for memory, state in self.entry_states.items():
+            if (cache := memory.layout_cache) is not None:
+                restore_images(cache, state and state.images)
+        return True
+
+    def apply(self) -> None:
+        """Set all layouts to those after the block, which has run."""
+        self._set_states(self.exit_states)
+
+    def _set_states(self, states: dict[Memory, LayoutState | None]) -> None:
+        for memory, state in states.items():
+            if (cache := memory.layout_cache) is not None and state is not None:
+                cache.images, cache.buffer, cache.allocation = state
+            elif cache is not None:
+                cache.images = None
+
+    def _has_buffer(self, memory: Memory) -> bool:
+        """Return whether an allocation still has the NHWC buffer that was captured, if there was one."""
+        known = [state for state in (self.entry_states[memory], self.exit_states[memory]) if state is not None]
+        if not known:
+            return True
+        return memory.layout_cache is not None and all(
+            x.buffer is None or x.buffer is memory.layout_cache.buffer for x in known
+        )
+
+
+def snapshot(memory: Memory) -> LayoutState | None:
+    """Return the state of the layout cache of an allocation; None if it has none."""
+    cache = memory.layout_cache
+    return None if cache is None else LayoutState(cache.images, cache.buffer, cache.allocation)
+
+
+def restore_images(cache: LayoutCache, images: CachedImages | None) -> None:
+    """Make valid each copy, CHWN or NHWC, that was valid with these images. The other one may be valid as well."""
+    current = cache.images
+    same = bool(images and current and is_same_tensor(current, images))
+    if not (same and images and not images.has_chwn):
+        cache.materialize()
+    if images and not same:
+        cache.reorderer.reorder(images.shape, images.chwn, images.nhwc, False)
+        cache.images = images._replace(has_chwn=True)
+
+
+def is_same_tensor(a: CachedImages, b: CachedImages) -> bool:
+    """Return whether two states of images describe the same tensor as images of the same shape."""
+    return a.span == b.span and a.shape == b.shape and a.owner_ref() is b.owner_ref()
+
+
+# --- CUDA graph capture and replay ---
+#
+# Record a block's launches, and check before each replay that nothing changed.
+#
+# After two runs with unchanged inputs a block is captured as a CUDA graph, and from then on replayed without running
+# its Python code. What may change between replays is checked or updated before each, and what cannot be replayed is
+# rejected:
+#
+# * attributes of the objects that the block uses, and the batch size: after a change the block runs normally, and is
+#   captured again;
+# * layouts (``CapturedLayouts``): images are reordered to the layout that they had at capture;
+# * random draws: kernels read the counters of the streams from GPU memory, where they are written before each launch;
+# * indices: kernels report an index out of range, and the error is raised when the host next synchronizes;
+# * copies between host and GPU, draws on the host, and objects of classes outside neonlite without ``can_replay =
+#   True``: blocks with these are never captured, and always run normally.
+
+T = TypeVar("T")
+
+MAX_GRAPHS = 16  # per backend
+WARMUP_RUNS = 2  # runs before capture, which compile kernels and allocate buffers
+
+
+class CaptureState(threading.local):
+    """The graph that a thread captures or launches; None otherwise."""
+
+    capture: GraphCapture | None = None
+
+
+_thread = CaptureState()
+
+
+class CaptureError(RuntimeError):
+    """A block contains work that a CUDA graph cannot capture."""
+
+
+def current_capture() -> GraphCapture | None:
+    """Return the capture that is running in this thread, or None."""
+    return _thread.capture
+
+
+def check_transfer() -> None:
+    """Raise CaptureError if this thread captures a block: a graph contains no copies between host and GPU."""
+    if _thread.capture and _thread.capture.is_capturing:
+        raise CaptureError("graph capture: expected device work only, got a copy between host and GPU")
+
+
+class GraphCapture:
+    """A captured block: its graph, and the random counters, layouts and memory that belong to it."""
+
+    def __init__(self, be: Backend) -> None:
+        self.be, self.streams = be, be.streams
+        self.rng_state = be.rng_get_state()
+        self.stream_positions: dict[str, int] = dict(be.streams.blocks_used)
+        self.blocks_drawn: dict[str, int] = {}  # stream -> Philox blocks that the kernels draw
+        self.counters = be.xp.zeros((len(self.stream_positions), 4), dtype=be.xp.uint64)
+        be.runtime.bounds_checker.record_address()  # allocated before the capture
+        self.layouts = CapturedLayouts(be.memory_tracker)
+        self.keepalive: list[object] = []
+        self.graph: Any = None
+        self.is_capturing = False
+
+    def counter_address(self, stream: str, first: int, n: int) -> tuple[int, int]:
+        """Return the address of a stream's counter, and the offset of block ``first``, the first of n to draw."""
+        self.blocks_drawn[stream] = self.blocks_drawn.get(stream, 0) + n
+        counter = self.counters[list(self.stream_positions).index(stream), ...]
+        return self.be.runtime.address_and_strides(counter)[0], (first - self.stream_positions[stream]) % 2**256
+
+    def capture(self, fn: Callable[[], T]) -> T:
+        """Capture the launches of a function without running them, and return its result.
+
+        CaptureError if it copies between host and GPU, or draws random numbers on the host.
+        """
+        be, _thread.capture, self.is_capturing = self.be, self, True
+        self.keepalive.append(dict(be.memory_tracker.thread_cache))  # buffers may be replaced by larger ones meanwhile
+        try:
+            with self.layouts, be.runtime.driver.capture() as self.graph:
+                result = fn()
+        finally:
+            _thread.capture, self.is_capturing = None, False
+            after, drawn = (
+                be.rng_get_state(),
+                {k: n - self.stream_positions[k] for k, n in be.streams.blocks_used.items()},
+            )
+            be.rng_set_state(self.rng_state)
+        if after[2 + len(drawn) :] != self.rng_state[2 + len(drawn) :] or drawn != {
+            **dict.fromkeys(drawn, 0),
+            **self.blocks_drawn,
+        }:
+            raise CaptureError("graph capture: expected random numbers drawn by kernels, got draws on the host")
+        self.keepalive.append(dict(be.memory_tracker.thread_cache))  # the graph contains the addresses of these buffers
+        return result
+
+    def launch(self) -> None:
+        """Launch the graph with the next random numbers of each stream."""
+        if self.blocks_drawn:
+            counters = np.zeros((len(self.stream_positions), 4), np.uint64)
+            for index, stream in enumerate(self.stream_positions):
+                if n := self.blocks_drawn.get(stream):
+                    _, _, first = self.streams.blocks(stream, n)
+                    counters[index] = [first >> 64 * k & 2**64 - 1 for k in range(4)]
+            self.be.runtime.write(self.counters, counters, "uint64")
+        _thread.capture = self  # the simulator's graphs run Python code
+        try:
+            self.graph.launch()
+            self.layouts.apply()
+        finally:
+            _thread.capture = None
+            self.be.runtime.bounds_checker.mark_pending()
+
+
+class CapturedBlock:
+    """The state of a block: the objects that it uses, the number of runs since they last changed, and its graph."""
+
+    def __init__(self, objects: Sequence[object]) -> None:
+        self.objects = objects  # kept alive, so that their ids stay unique
+        self.reset()
+
+    def reset(self) -> None:
+        """Discard the graph, and take a new snapshot of the attributes."""
+        self.state = AttributeSnapshot(self.objects)
+        self.runs = 0
+        self.capture: GraphCapture | None = None
+        self.result: Any = None  # return value of the function
+        self.rejection = f"{self.state.custom_class} does not set can_replay = True" if self.state.custom_class else ""
+
+
+class GraphCache:
+    """The blocks of a backend and their CUDA graphs."""
+
+    def __init__(self, be: Backend) -> None:
+        self.be = be
+        self.blocks = Cache(MAX_GRAPHS, be.memory_tracker)
+
+    def __repr__(self) -> str:
+        states = [x.rejection or ("captured" if x.capture else f"{x.runs} runs") for x in self.blocks.values()]
+        return f"<graphs of {self.be!r}: {'; '.join(states) or 'none'}>"
+
+    def replay(self, name: Any, fn: Callable[[], Any], uses: Any) -> Any:
+        """Run a block or launch its graph, and return the function's result."""
+        if current_capture():
+            return fn()
+        be, objects = self.be, flatten([uses]) + closure_tensors(fn)
+        driver = be.runtime.driver
+        columns = be.bsz, be.minibatch_shard
+        settings = be.streams, be.streams.seed, be.num_redefinitions, driver.tf32, driver.current_stream()
+        key = name, *columns, *settings, *map(id, objects)
+        try:
+            block: CapturedBlock = self.blocks[key]
+        except KeyError:
+            block = self.blocks.add(key, CapturedBlock(objects))
+        if not block.rejection and not block.state.is_unchanged():
+            block.reset()
+        if block.capture is None and not block.rejection and block.runs >= WARMUP_RUNS:
+            self._capture(block, fn)
+        if block.capture is not None and not block.capture.layouts.restore():
+            block.reset()
+        if block.capture is None:
+            block.runs += 1
+            return fn()
+        block.capture.launch()
+        return block.result
+
+    def _capture(self, block: CapturedBlock, fn: Callable[[], Any]) -> None:
+        capture = GraphCapture(self.be)
+        try:
+            block.result = capture.capture(fn)
+        except Exception as error:  # an error of the function is raised again by the normal run
+            block.rejection = f"{type(error).__name__}: {error}"
+            return
+        if block.state.is_unchanged():
+            block.capture = capture
+            capture.keepalive.append(fn)
+        else:
+            block.reset()
+
+    def clear(self) -> None:
+        """Free all graphs, and what they keep alive."""
+        self.blocks.clear()
+
+
+def flatten(uses: Any) -> list[Any]:
+    """Return the objects in nested lists and tuples."""
+    return [y for x in uses for y in (flatten(x) if isinstance(x, list | tuple) else [x])]
+
+
+def closure_tensors(fn: Callable[[], Any]) -> list[Any]:
+    """Return the tensors and op-trees in a function's closure."""
+    cells = getattr(fn, "__closure__", None) or ()
+    try:
+        return [x for x in (cell.cell_contents for cell in cells) if isinstance(x, Operand)]
+    except ValueError:  # an unassigned variable
+        return []

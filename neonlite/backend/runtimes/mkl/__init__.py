@@ -1,1 +1,0 @@
-"""Matrix products by Intel MKL for the runtime "mkl"."""

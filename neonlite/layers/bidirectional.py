@@ -1,0 +1,285 @@
+"""Bidirectional recurrent layers: BiRNN, BiLSTM and BiBNRNN, lists of several, and the sum of both directions."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from neonlite.backend import Tensor
+from neonlite.backend.validation import checks_arguments, integer
+from neonlite.layers.activation import ActivationLike
+from neonlite.layers.container import LayerList
+from neonlite.layers.layer import Layer, LayerInput
+from neonlite.layers.norm import RunningStatistics
+from neonlite.layers.parameter import InitLike
+from neonlite.layers.recurrent import LSTM, Recurrent
+from neonlite.layers.unroll import StepUnroll
+from neonlite.optree import Operand
+
+
+class Bidirectional:
+    """The views of the weights of both directions, forward and backward, and of their gradients."""
+
+    num_directions = 2
+    W_input_f: Tensor
+    W_input_b: Tensor
+    W_recur_f: Tensor
+    W_recur_b: Tensor
+    b_f: Tensor
+    b_b: Tensor
+    dW_input_f: Tensor
+    dW_input_b: Tensor
+    dW_recur_f: Tensor
+    dW_recur_b: Tensor
+    db_f: Tensor
+    db_b: Tensor
+
+
+class BiRNN(Bidirectional, Recurrent):
+    """Bidirectional Recurrent layer: (nin, T) -> (2 output_size, T), the forward direction first.
+
+    The rows of W hold W_input of both directions, W_recur of both, and b of both: attributes ``W_input_f``,
+    ``W_input_b`` and so on. The backward direction always starts from zeros.
+
+    Parameters
+    ----------
+    output_size : int
+        Number of elements of a state of one direction.
+    init, init_inner : initializer, array, Tensor or str, optional
+        As for ``Recurrent``.
+    activation : Transform or str
+        As for ``Recurrent``.
+    reset_cells : bool
+        Start every minibatch from zero states.
+    split_inputs : bool
+        The forward direction reads the first half of the input features, the backward direction the second half, which
+        is how the outputs of another bidirectional layer are arranged.
+    name : str, optional
+        Name of the layer.
+    parallelism : str
+        Stored in the description, without effect.
+
+    References
+    ----------
+    Schuster and Paliwal 1997.
+    """
+
+    def __init__(
+        self,
+        output_size: int,
+        init: InitLike | None = None,
+        init_inner: InitLike | None = None,
+        activation: ActivationLike | None = None,
+        reset_cells: bool = False,
+        split_inputs: bool = False,
+        name: str | None = None,
+        parallelism: str = "Data",
+    ) -> None:
+        super().__init__(output_size, init, init_inner, activation, reset_cells, name)
+        self.split_inputs, self.parallelism = bool(split_inputs), parallelism
+
+
+class BiLSTM(Bidirectional, LSTM):
+    """Bidirectional LSTM layer: (nin, T) -> (2 output_size, T), with the weight layout of ``BiRNN``.
+
+    Parameters
+    ----------
+    output_size : int
+        Number of elements of a state of one direction.
+    init, init_inner : initializer, array, Tensor or str, optional
+        As for ``LSTM``.
+    activation, gate_activation : Transform or str
+        As for ``LSTM``.
+    reset_cells : bool
+        Start every minibatch from zero states.
+    split_inputs : bool
+        As for ``BiRNN``.
+    name : str, optional
+        Name of the layer.
+
+    References
+    ----------
+    Graves and Schmidhuber 2005.
+    """
+
+    fused_cell = "lstm"
+
+    def __init__(
+        self,
+        output_size: int,
+        init: InitLike | None = None,
+        init_inner: InitLike | None = None,
+        activation: ActivationLike | None = None,
+        gate_activation: ActivationLike | None = None,
+        reset_cells: bool = False,
+        split_inputs: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(output_size, init, init_inner, activation, gate_activation, reset_cells, name)
+        self.split_inputs = bool(split_inputs)
+
+
+class BiBNRNN(RunningStatistics, BiRNN):
+    """BiRNN with batch-normalized inputs: ``(W_input x - mean) / sqrt(var + eps)`` replaces ``W_input x``.
+
+    The mean and the variance are over all steps and the minibatch. At inference, the running statistics replace them:
+    ``gmean = rho gmean + (1 - rho) mean``, and likewise gvar, both with the initial value 0; rho = 0.9, eps = 0.001.
+
+    The parameters are those of ``BiRNN``.
+
+    References
+    ----------
+    Laurent et al. 2016, Batch normalized recurrent neural networks, equation 10; Amodei et al. 2016, 3.2.
+    """
+
+    rho, eps = 0.9, 1e-3
+
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        super().allocate(shared_outputs, accumulate_updates)
+        self.init_params(self.nfm)
+        n = self.nout
+        for unroll in self.unrolls:
+            rows = slice(unroll.direction * n, (unroll.direction + 1) * n)
+            unroll.input_norm = InputNorm(unroll, self.rho, self.eps, self.gmean[rows], self.gvar[rows])
+
+    @property
+    def nfm(self) -> int:
+        """The number of features that are normalized, of both directions."""
+        return self.num_directions * self.nout
+
+
+class InputNorm:
+    """Batch normalization of W_input x in one direction of a BiBNRNN: rows get mean 0 and variance 1."""
+
+    can_replay = True
+
+    def __init__(self, unroll: StepUnroll, rho: float, eps: float, gmean: Tensor, gvar: Tensor) -> None:
+        layer, suffix, n = unroll.layer, unroll.direction or "", unroll.layer.nout
+        self.unroll, self.rho, self.eps = unroll, rho, eps
+        self.gmean, self.gvar = gmean.reshape(1, n, 1), gvar.reshape(1, n, 1)
+        self.normalized = unroll.view_by_step(layer.buffer(f"normalized{suffix}", layer.nsteps * n))
+        self.inverse = layer.be.zeros((1, n, 1), name=f"{layer.name}.inverse{suffix}")
+
+    def fprop(self) -> None:
+        """Normalize W_input x in place."""
+        be, z = self.unroll.be, self.unroll.view_by_step(self.unroll.z)
+        if not self.unroll.layer.can_backprop:
+            z[:] = (z - self.gmean) / be.sqrt(self.gvar + self.eps)
+            return
+        mean, var = be.mean(z, axis=(0, 2)), be.var(z, axis=(0, 2))
+        running = [self.rho * old + (1 - self.rho) * new for old, new in ((self.gmean, mean), (self.gvar, var))]
+        inverse = 1 / be.sqrt(var + self.eps)
+        be.assign([self.gmean, self.gvar, self.inverse, self.normalized], [*running, inverse, (z - mean) * inverse])
+        z[:] = self.normalized
+
+    def bprop(self) -> None:
+        """Replace dz, the gradient with respect to the normalized values, by that with respect to W_input x."""
+        be, dz, y = self.unroll.be, self.unroll.split_steps(self.unroll.seq_buffers["dz"]), self.normalized
+        dz[:] = self.inverse * (dz - be.mean(dz, axis=(0, 2)) - y * be.mean(dz * y, axis=(0, 2)))
+
+
+class BiSum(Layer):
+    """The sum of both directions of a bidirectional layer, (2 F, T) -> (F, T).
+
+    Parameters
+    ----------
+    name : str, optional
+        Name of the layer.
+    """
+
+    needs_outputs = False
+
+    def configure(self, in_obj: LayerInput) -> Self:
+        super().configure(in_obj)
+        if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2 or self.in_shape[0] % 2:
+            raise ValueError(f"{self.name}: BiSum expected inputs (2 F, T), got the shape {self.in_shape}")
+        self.out_shape = (self.in_shape[0] // 2, self.in_shape[1])
+        return self
+
+    def formula(self, x: Tensor) -> Operand:
+        n = self.out_shape[0]
+        return x[:n] + x[n:]
+
+
+class DeepBiRNN(LayerList):
+    """A list of ``depth`` BiRNN layers.
+
+    Layers after the first have ``split_inputs``, so that each direction reads the outputs of the same direction, unless
+    ``bi_sum`` adds the two.
+
+    Parameters
+    ----------
+    nout : int
+        Number of elements of a state of one direction.
+    init, init_inner : initializer, array, Tensor or str, optional
+        As for ``BiRNN``.
+    activation : Transform or str, optional
+        As for ``BiRNN``.
+    reset_cells : bool
+        Start every minibatch from zero states.
+    depth : int
+        Number of recurrent layers.
+    batch_norm : bool
+        Use BiBNRNN layers.
+    bi_sum : bool
+        Add a BiSum after each.
+
+    Examples
+    --------
+    >>> from neonlite.initializers import Gaussian
+    >>> from neonlite.transforms import Tanh
+    >>> [layer.classnm for layer in DeepBiRNN(8, Gaussian(), activation=Tanh(), depth=2, bi_sum=True)]
+    ['BiRNN', 'BiSum', 'BiRNN', 'BiSum']
+    """
+
+    @checks_arguments
+    def __init__(
+        self,
+        nout: int,
+        init: InitLike | None = None,
+        init_inner: InitLike | None = None,
+        activation: ActivationLike | None = None,
+        reset_cells: bool = False,
+        depth: int = 1,
+        batch_norm: bool = False,
+        bi_sum: bool = False,
+    ) -> None:
+        super().__init__()
+        layer = BiBNRNN if batch_norm else BiRNN
+        for i in range(integer("depth", depth)):
+            self.append(layer(nout, init, init_inner, activation, reset_cells, split_inputs=bool(i) and not bi_sum))
+            if bi_sum:
+                self.append(BiSum())
+
+
+class DeepBiLSTM(LayerList):
+    """A list of ``depth`` BiLSTM layers; those after the first have ``split_inputs``.
+
+    Parameters
+    ----------
+    nout : int
+        Number of elements of a state of one direction.
+    init, init_inner : initializer, array, Tensor or str, optional
+        As for ``BiLSTM``.
+    activation, gate_activation : Transform or str, optional
+        As for ``BiLSTM``.
+    reset_cells : bool
+        Start every minibatch from zero states.
+    depth : int
+        Number of layers.
+    """
+
+    @checks_arguments
+    def __init__(
+        self,
+        nout: int,
+        init: InitLike | None = None,
+        init_inner: InitLike | None = None,
+        activation: ActivationLike | None = None,
+        gate_activation: ActivationLike | None = None,
+        reset_cells: bool = False,
+        depth: int = 1,
+    ) -> None:
+        super().__init__(
+            BiLSTM(nout, init, init_inner, activation, gate_activation, reset_cells, split_inputs=i > 0)
+            for i in range(integer("depth", depth))
+        )
