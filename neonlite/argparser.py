@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import logging
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,15 @@ from neonlite.version import __version__
 
 LOG_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # indexed by the number of -v, less one
 MAX_CONFIG_BYTES = 1 << 20
+CALLBACK_OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (  # parameters of Callbacks
+    ("save_path", ("-s",), {"help": "write checkpoints to FILE"}),
+    ("serialize", (), {"nargs": "?", "const": 1, "help": "epochs between checkpoints"}),
+    ("model_file", (), {"help": "resume from this checkpoint"}),
+    ("output_file", ("-o",), {"help": "write the history as HDF5"}),
+    ("eval_freq", ("-eval",), {"help": "epochs between evaluations"}),
+    ("history", ("-H",), {"help": "number of checkpoints to keep (default: %(default)s)"}),
+    ("log_token", (), {"default": "", "help": argparse.SUPPRESS}),
+)
 
 
 class ConfigParser(argparse.ArgumentParser):
@@ -32,6 +42,7 @@ class ConfigParser(argparse.ArgumentParser):
     """
 
     default_config_files: Sequence[Any] = ()
+    add_options: Callable[[ConfigParser], None] | None = None  # of a command, which adds them when it is parsed
 
     def add_config_option(self) -> None:
         """Add the option --config."""
@@ -42,6 +53,9 @@ class ConfigParser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse the arguments of the files that the command line names, and then those of the command line."""
+        add_options, self.add_options = self.add_options, None
+        if add_options is not None:
+            add_options(self)
         argv = list(sys.argv[1:] if args is None else args)
         if any(action.dest == "config" for action in self._actions):
             reader = self._options()
@@ -167,56 +181,35 @@ class NeonArgparser(ConfigParser):
         self.set_defaults(**(default_overrides or {}))
 
     def _add_options(self) -> None:
+        from neonlite.callbacks import Callbacks
+
         self.add_argument("--version", action="version", version=f"neonlite {__version__}")
         self.add_config_option()
         self.add_argument("-v", "--verbose", action="count", default=1, help="log more; -v -v logs everything")
-        self.add_argument("--no_progress_bar", "--no-progress-bar", action="store_true", help="print no progress bar")
+        add_option(self, "progress_bar", of=Callbacks, help="print no progress bar")
 
         run = self.add_argument_group("run options")
-        run.add_argument("-w", "--data_dir", "--data-dir", default="", metavar="FOLDER", help="folder of the data sets")
-        run.add_argument(
-            "-e", "--epochs", type=positive_int, default=10, help="number of epochs (default: %(default)s)"
-        )
-        run.add_argument(
-            "-s", "--save_path", "--save-path", type=Path, metavar="FILE", help="write checkpoints to FILE"
-        )
-        run.add_argument(
-            "--serialize", type=positive_int, nargs="?", const=1, default=0, help="epochs between checkpoints"
-        )
-        run.add_argument("--model_file", "--model-file", type=Path, metavar="FILE", help="resume from this checkpoint")
-        run.add_argument("-l", "--log", type=Path, metavar="FILE", help="also write the log to FILE")
-        run.add_argument(
-            "-o", "--output_file", "--output-file", type=Path, metavar="FILE", help="write the history as HDF5"
-        )
-        run.add_argument("-eval", "--eval_freq", "--eval-freq", type=positive_int, help="epochs between evaluations")
-        run.add_argument(
-            "-H", "--history", type=positive_int, default=1, help="number of checkpoints to keep (default: %(default)s)"
-        )
-        run.add_argument("--log_token", "--log-token", default="", help=argparse.SUPPRESS)
-        run.add_argument("--manifest", action="append", default=[], metavar="KEY:VALUE", help=argparse.SUPPRESS)
-        run.add_argument("--manifest_root", "--manifest-root", type=Path, help=argparse.SUPPRESS)
+        add_option(run, "data_dir", "-w", default="", metavar="FOLDER", help="folder of the data sets")
+        add_option(run, "epochs", "-e", type=positive_int, default=10, help="number of epochs (default: %(default)s)")
+        for name, flags, settings in CALLBACK_OPTIONS:
+            add_option(run, name, *flags, of=Callbacks, **settings)
+        add_option(run, "log", "-l", type=Path, help="also write the log to FILE")
+        add_option(run, "manifest", action="append", default=[], metavar="KEY:VALUE", help=argparse.SUPPRESS)
+        add_option(run, "manifest_root", type=Path, help=argparse.SUPPRESS)
 
         be = self.add_argument_group("backend options")
-        be.add_argument(
-            "-b", "--backend", help=f"one of {', '.join(list_runtimes())} (default: mkl if it is installed, else cpu)"
+        add_backend_option(be)
+        add_option(be, "device_id", "-i", of=gen_backend, type=int, help="device (default: %(default)s)")
+        add_option(be, "max_devices", "-m", of=gen_backend, type=int, help=argparse.SUPPRESS)
+        add_option(be, "rng_seed", "-r", "--seed", of=gen_backend, type=int, help="random seed")
+        add_option(
+            be, "rounding", "-u", type=int, nargs="?", const=1, default=0, help="round 16-bit weights stochastically"
         )
-        be.add_argument("-i", "--device_id", "--device-id", type=int, default=0, help="device (default: %(default)s)")
-        be.add_argument("-m", "--max_devices", "--max-devices", type=int, help=argparse.SUPPRESS)
-        be.add_argument("-r", "--rng_seed", "--rng-seed", "--seed", type=int, help="random seed")
-        be.add_argument(
-            "-u", "--rounding", type=int, nargs="?", const=1, default=0, help="round 16-bit weights stochastically"
-        )
-        be.add_argument("-d", "--datatype", choices=DATATYPES, default="f32", help="%(choices)s (default: %(default)s)")
-        be.add_argument(
-            "-z",
-            "--batch_size",
-            "--batch-size",
-            type=positive_int,
-            default=128,
-            help="batch size (default: %(default)s)",
-        )
-        be.add_argument("--caffe", action="store_true", help="compute output sizes of convolution and pooling as Caffe")
-        be.add_argument("--deterministic", action="store_true", help="use only reproducible algorithms")
+        datatypes = "%(choices)s (default: %(default)s)"
+        add_option(be, "datatype", "-d", choices=DATATYPES, default="f32", help=datatypes)
+        add_option(be, "batch_size", "-z", of=gen_backend, default=128, help="batch size (default: %(default)s)")
+        add_option(be, "caffe", action="store_true", help="compute output sizes of convolution and pooling as Caffe")
+        add_option(be, "deterministic", action="store_true", help="use only reproducible algorithms")
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None, gen_be: bool = True
@@ -249,16 +242,8 @@ class NeonArgparser(ConfigParser):
         result.compat_mode = "caffe" if result.caffe else None
         result.rounding = int(result.rounding > 0)
         result.manifest = self._manifest(result.manifest)
-        result.callback_args = {
-            "output_file": result.output_file,
-            "eval_freq": result.eval_freq,
-            "progress_bar": not result.no_progress_bar,
-            "save_path": result.save_path,
-            "serialize": result.serialize,
-            "history": result.history,
-            "model_file": result.model_file,
-            "log_token": result.log_token,
-        }
+        result.callback_args = {name: getattr(result, name) for name, *_ in CALLBACK_OPTIONS}
+        result.callback_args["progress_bar"] = not result.no_progress_bar
         if gen_be:
             try:
                 gen_backend(**extract_valid_args(result, gen_backend))
@@ -293,6 +278,14 @@ class NeonArgparser(ConfigParser):
             log.addHandler(handler)
 
 
+def add_backend_option(command: Any) -> None:
+    """Add the option for the runtime of the backend."""
+    runtimes = ", ".join(list_runtimes())
+    add_option(
+        command, "backend", "-b", of=gen_backend, help=f"one of {runtimes} (default: mkl if it is installed, else cpu)"
+    )
+
+
 def extract_valid_args(args: Any, func: Callable[..., Any], startidx: int = 0) -> dict[str, Any]:
     """Return the parsed options that are parameters of a function.
 
@@ -319,8 +312,44 @@ def extract_valid_args(args: Any, func: Callable[..., Any], startidx: int = 0) -
     return {name: value for name, value in vars(args).items() if name in names}
 
 
-def positive_int(text: str) -> int:
-    """Parse a positive integer. Raise ArgumentTypeError if the text is not one."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text}")
-    return int(text)
+def number(expected: str, kind: Callable[[str], Any], is_valid: Callable[[Any], bool]) -> Callable[[str], Any]:
+    """Return a function that parses numbers, or raises ArgumentTypeError; of integers only digits are accepted."""
+
+    def parse(text: str) -> Any:
+        """Return the number that a text contains."""
+        try:
+            value = kind(text) if kind is not int or text.isdecimal() else math.nan
+        except ValueError:
+            value = math.nan
+        if not is_valid(value):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
+        return value
+
+    return parse
+
+
+positive_int = number("a positive integer", int, lambda n: n >= 1)
+positive_float = number("a positive number", float, lambda x: 0 < x < math.inf)
+PARSERS = {"int": positive_int, "float": positive_float, "Path": Path}  # by types in annotations
+
+
+def add_option(command: Any, name: str, *flags: str, of: Callable[..., Any] | None = None, **settings: Any) -> None:
+    """Add the option --NAME to a parser or a group; an underscore in it may also be a hyphen.
+
+    ``of``: the function with this parameter. Its annotation and default are those of the option, unless ``settings``,
+    arguments of ``add_argument``, has others. The option of a parameter that is True by default is --no-NAME.
+    """
+    if of is not None:
+        parameter = inspect.signature(of).parameters[name]
+        if isinstance(parameter.default, bool):
+            settings["action"] = "store_true"
+            name = f"no_{name}" if parameter.default else name
+        else:
+            types = [x for x in re.split(r"\W+", str(parameter.annotation)) if x in PARSERS]
+            settings = {"type": PARSERS[types[0]] if types else None, **settings}
+            if parameter.default not in (None, parameter.empty):
+                settings.setdefault("default", parameter.default)
+    if settings.get("type") is Path:
+        settings.setdefault("metavar", "FILE")
+    names = dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"])
+    command.add_argument(*flags, *names, dest=name, **settings)

@@ -8,12 +8,11 @@ import json
 import math
 import os
 import random
-import re
 import shlex
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -21,9 +20,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TextIO
 
-from neonlite.argparser import ConfigParser, positive_int
+from neonlite.argparser import ConfigParser, add_backend_option, add_option, number, positive_float, positive_int
 from neonlite.backend import gen_backend
-from neonlite.backend.runtimes import info, list_runtimes
+from neonlite.backend.runtimes import info
 from neonlite.files import (
     check_output,
     check_writable,
@@ -34,7 +33,7 @@ from neonlite.files import (
     write_atomic,
     write_output,
 )
-from neonlite.messages import listed
+from neonlite.messages import listed, use_wordings
 from neonlite.version import __version__
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
@@ -48,7 +47,6 @@ EXTRA_PACKAGES = {  # extra -> package
     "notebook": "notebook",
 }
 
-PATIENCE = 10  # epochs without improvement after which training ends
 CSV_EPOCHS = 200
 CSV_BATCH_SIZE = 32
 CSV_RATE = 0.003
@@ -66,23 +64,19 @@ CSV_SETTINGS = {  # option of train for a CSV file -> the types of its value; be
     "batch_size": int,
 }
 
-OPTIONS = (  # Python arguments in messages (regular expressions), and the command-line options that replace them
-    (r"\bnum_epochs=", "--epochs "),
-    (r"\bvalidation_split=", "--validation-split "),
-    (r", as pandas\.read_csv\(path, decimal=','\) does", ""),
-    (r"\bLeave it out: X\.drop\(columns='(.*?)'\), or", r"Ignore it: --ignore \1, or"),
-    (
-        r"\ba callback, such as EarlyStop, ended this training (after \d+ epochs?)\. Leave it out to continue",
-        r"early stopping ended this training \1. Pass --patience 0 to continue",
-    ),
-    (r"\bSet be\.bsz = (\d+) or less, or use an ArrayIterator with partial_last=True", r"Use --batch-size \1 or less"),
-)
+WORDINGS = {  # of the messages of the library
+    "num_epochs": "--epochs {}",
+    "validation_split": "--validation-split {}",
+    "batch_size": "Use --batch-size {} or less.",
+    "ignore": "Ignore it: --ignore {}",
+    "decimal": "",
+    "EarlyStop": "early stopping",
+    "without EarlyStop": "Pass --patience 0",
+}
 
 
 def make_parser() -> ConfigParser:
     """Return the parser of the command line."""
-    from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, RECIPES
-
     parser = ConfigParser(
         "neonlite",
         description="Train and evaluate networks, print their structure, and list what is installed.",
@@ -90,161 +84,176 @@ def make_parser() -> ConfigParser:
     )
     parser.add_argument("--version", action="version", version=f"neonlite {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def add_command(handler: Any, name: str, description: str) -> ConfigParser:
+    rows: tuple[tuple[Callable[..., None], Callable[[ConfigParser], None] | None, str, str], ...] = (
+        (run_train, add_train_options, "train", "train a network on a data set or a CSV file"),
+        (run_eval, add_eval_options, "eval", "evaluate a saved network on a validation set or a CSV file"),
+        (
+            run_predict,
+            add_predict_options,
+            "predict",
+            "print the predictions of a saved network for a CSV file, as CSV",
+        ),
+        (run_sample, add_sample_options, "sample", "generate text with a network trained on text"),
+        (run_info, None, "info", "list the installed runtimes, and how to install the others"),
+        (run_draw, add_draw_options, "draw", "print a network: layers, shapes, parameters, memory"),
+        (run_bench, add_bench_options, "bench", "measure training steps of networks on every installed runtime"),
+    )
+    for handler, add_options, name, description in rows:
         command: ConfigParser = commands.add_parser(name, help=description, description=description)
+        command.add_options = add_options
         command.set_defaults(handler=handler)
-        return command
+    return parser
 
-    train = add_command(run_train, "train", "train a network on a data set or a CSV file")
-    datasets = f"{', '.join(RECIPES)}, or a CSV file"
-    train.add_argument("dataset", type=dataset_or_csv, help=datasets)
+
+def add_train_options(train: ConfigParser) -> None:
+    """Add the arguments of the command train."""
+    from neonlite.callbacks import EarlyStop
+    from neonlite.distributed.launcher import run
+    from neonlite.models import Model
+    from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, RECIPES, csv_mlp
+
+    train.add_argument("dataset", type=dataset_or_csv, help=f"{', '.join(RECIPES)}, or a CSV file")
     networks = [*MODELS, *LANGUAGE_MODELS]
     train.add_argument("--model", choices=networks, help="%(choices)s (default: the recommended one for the data set)")
-    train.add_argument(
+    add_option(
+        train,
+        "epochs",
         "-e",
-        "--epochs",
-        type=positive_int,
+        of=Model.fit,
         help="maximum number of epochs, in total with --resume; the learning rate decreases over this number, also if "
         f"training ends earlier (default: that of the recipe; {CSV_EPOCHS} for a CSV file)",
     )
-    train.add_argument(
-        "--patience",
+    add_option(
+        train,
+        "patience",
+        of=EarlyStop,
         type=non_negative_int,
-        default=PATIENCE,
         metavar="N",
         help="end training when the validation cost has not fallen for N epochs; the weights with the lowest cost are "
         "restored. 0: train all epochs and use the last weights; with --resume, continue also after training has "
         "ended early (default: %(default)s)",
     )
-    train.add_argument(
-        "-z",
-        "--batch-size",
-        "--batch_size",
-        type=positive_int,
-        help=f"batch size (default: that of the recipe; {CSV_BATCH_SIZE} for a CSV file)",
-    )
-    train.add_argument("--optimizer", choices=OPTIMIZERS, help="%(choices)s (default: adam)")
-    train.add_argument(
-        "--lr", type=positive_float, help="initial learning rate; it decreases to 0 over --epochs by a cosine schedule"
-    )
-    train.add_argument(
-        "-s", "--save", "--save_path", type=Path, metavar="FILE", help="write a checkpoint to FILE after each epoch"
-    )
-    train.add_argument(
-        "--resume",
-        type=Path,
-        metavar="FILE",
-        help="resume training from a checkpoint of --save, and update it",
-    )
-    train.add_argument("--plot", type=Path, metavar="PNG", help="plot the training history with matplotlib")
-    train.add_argument("--no-progress-bar", "--no_progress_bar", action="store_true", help="do not print progress")
+    batch_sizes = f"batch size (default: that of the recipe; {CSV_BATCH_SIZE} for a CSV file)"
+    add_option(train, "batch_size", "-z", of=Model.fit, help=batch_sizes)
+    add_option(train, "optimizer", of=Model.fit, choices=OPTIMIZERS, help="%(choices)s (default: adam)")
+    rates = "initial learning rate; it decreases to 0 over --epochs by a cosine schedule"
+    add_option(train, "lr", type=positive_float, help=rates)
+    add_option(train, "save", "-s", "--save_path", type=Path, help="write a checkpoint to FILE after each epoch")
+    add_option(train, "resume", type=Path, help="resume training from a checkpoint of --save, and update it")
+    add_option(train, "plot", type=Path, metavar="PNG", help="plot the training history with matplotlib")
+    add_option(train, "progress_bar", of=Model.fit, help="do not print progress")
     add_seed_option(train)
     add_common_options(train, data=True)
     processes = train.add_argument_group("options for several processes", "needs: pip install 'neonlite[mpi]'")
-    processes.add_argument(
+    add_option(
+        processes,
+        "processes",
         "-n",
-        "--processes",
         type=positive_int,
         default=1,
         metavar="N",
         help="train in N processes, which compute equal parts of each minibatch: the result does not depend on N, "
         "except for rounding and batch normalization (default: %(default)s)",
     )
-    processes.add_argument(
-        "--hosts", help="the hosts of the processes, such as host1:2,host2:2, or a host file (default: this host)"
-    )
+    hosts = "the hosts of the processes, such as host1:2,host2:2, or a host file (default: this host)"
+    add_option(processes, "hosts", of=run, help=hosts)
     table = train.add_argument_group("options for a CSV file")
-    table.add_argument("--target", metavar="COLUMN", help="the column to predict; the other columns are the inputs")
-    table.add_argument(
-        "--task",
+    add_option(table, "target", metavar="COLUMN", help="the column to predict; the other columns are the inputs")
+    add_option(
+        table,
+        "task",
         choices=("classify", "regress"),
         help="predict classes or numbers (default: classes for text, and for integers with at most "
         f"{MAX_INTEGER_CLASSES} different values; else numbers)",
     )
-    hidden = " ".join(map(str, HIDDEN_SIZES))
-    table.add_argument(
-        "--hidden", type=positive_int, nargs="+", metavar="SIZE", help=f"sizes of the hidden layers (default: {hidden})"
-    )
-    table.add_argument(
-        "--validation-split",
+    sizes = f"sizes of the hidden layers (default: {' '.join(map(str, HIDDEN_SIZES))})"
+    add_option(table, "hidden", of=csv_mlp, nargs="+", metavar="SIZE", help=sizes)
+    add_option(
+        table,
+        "validation_split",
+        of=Model.fit,
         type=fraction,
+        default=None,
         metavar="FRACTION",
         help=f"fraction of the rows to validate on, at random; 0 disables --patience (default: {VALIDATION_SPLIT})",
     )
-    table.add_argument("--ignore", nargs="+", metavar="COLUMN", help="columns that are not inputs")
+    add_option(table, "ignore", nargs="+", metavar="COLUMN", help="columns that are not inputs")
 
-    evaluate = add_command(run_eval, "eval", "evaluate a saved network on a validation set or a CSV file")
+
+def add_eval_options(evaluate: ConfigParser) -> None:
+    """Add the arguments of the command eval."""
+    from neonlite.models.zoo import RECIPES
+
     evaluate.add_argument("file", type=Path, metavar="FILE", help="checkpoint of train --save")
-    evaluate.add_argument(
-        "dataset", type=dataset_or_csv, nargs="?", help=f"{datasets} (default: the data set it was trained on)"
-    )
+    datasets = f"{', '.join(RECIPES)}, or a CSV file (default: the data set it was trained on)"
+    evaluate.add_argument("dataset", type=dataset_or_csv, nargs="?", help=datasets)
     add_common_options(evaluate, data=True)
 
-    predict = add_command(run_predict, "predict", "print the predictions of a saved network for a CSV file, as CSV")
+
+def add_predict_options(predict: ConfigParser) -> None:
+    """Add the arguments of the command predict."""
     predict.add_argument("file", type=Path, metavar="FILE", help="checkpoint of train --save, trained on a CSV file")
     predict.add_argument("dataset", type=Path, metavar="CSV", help="the rows; columns that are not inputs are ignored")
-    predict.add_argument("--proba", action="store_true", help="print the probability of each class")
-    predict.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
-    predict.add_argument(
-        "--safe-cells",
+    add_option(predict, "proba", action="store_true", help="print the probability of each class")
+    add_option(predict, "output", "-o", type=Path, help="write to FILE instead of standard output")
+    add_option(
+        predict,
+        "safe_cells",
         action="store_true",
         help="for spreadsheets: quote all cells, and write ' before those that are formulas for them, which start with "
         "=, +, -, @, a tab or a line break and are not numbers",
     )
     add_common_options(predict)
 
-    sample = add_command(run_sample, "sample", "generate text with a network trained on text")
+
+def add_sample_options(sample: ConfigParser) -> None:
+    """Add the arguments of the command sample."""
+    from neonlite.models.generation import sample as generate
+
     sample.add_argument("file", type=Path, metavar="FILE", help="checkpoint of train text --save")
-    sample.add_argument("--prompt", default="", help="text to continue")
-    sample.add_argument("--length", type=positive_int, default=300, help="number of characters (default: %(default)s)")
-    sample.add_argument(
-        "--temperature",
-        type=non_negative_float,
-        default=0.7,
-        help="sampling temperature; 0 is greedy decoding (default: %(default)s)",
-    )
+    add_option(sample, "prompt", default="", help="text to continue")
+    add_option(sample, "length", of=generate, default=300, help="number of characters (default: %(default)s)")
+    temperatures = "sampling temperature; 0 is greedy decoding (default: %(default)s)"
+    add_option(sample, "temperature", of=generate, type=non_negative_float, default=0.7, help=temperatures)
     add_seed_option(sample)
     add_common_options(sample)
 
-    add_command(run_info, "info", "list the installed runtimes, and how to install the others")
 
-    draw = add_command(run_draw, "draw", "print a network: layers, shapes, parameters, memory")
+def add_draw_options(draw: ConfigParser) -> None:
+    """Add the arguments of the command draw."""
+    from neonlite.models.zoo import MODELS
+
     draw.add_argument("model", help=f"{', '.join(MODELS)}, or a checkpoint of train --save")
     add_common_options(draw, sizes=[3, 32, 32])
 
-    bench = add_command(run_bench, "bench", "measure training steps of networks on every installed runtime")
+
+def add_bench_options(bench: ConfigParser) -> None:
+    """Add the arguments of the command bench."""
+    from neonlite.models.zoo import MODELS
+
     bench.add_argument("models", nargs="*", metavar="MODEL", help=f"{', '.join(MODELS)} (default: mlp lenet)")
-    bench.add_argument(
-        "-n", "--iterations", type=positive_int, default=20, help="number of steps to measure (default: %(default)s)"
-    )
-    bench.add_argument("--json", type=Path, metavar="FILE", help="also write the times to FILE")
+    steps = "number of steps to measure (default: %(default)s)"
+    add_option(bench, "iterations", "-n", type=positive_int, default=20, help=steps)
+    add_option(bench, "json", type=Path, help="also write the times to FILE")
     add_common_options(bench, sizes=[1, 28, 28])
-    return parser
 
 
 def add_common_options(command: ConfigParser, data: bool = False, sizes: list[int] | None = None) -> None:
     """Add the options that several commands share."""
     command.add_config_option()
-    command.add_argument(
-        "-b", "--backend", help=f"one of {', '.join(list_runtimes())} (default: mkl if it is installed, else cpu)"
-    )
+    add_backend_option(command)
     if data:
-        command.add_argument(
-            "-w", "--data-dir", "--data_dir", type=Path, metavar="PATH", help="folder of the data set, or a text file"
-        )
+        add_option(command, "data_dir", "-w", type=Path, metavar="PATH", help="folder of the data set, or a text file")
     if sizes:
-        shape = " ".join(map(str, sizes))
-        command.add_argument(
-            "--shape", type=positive_int, nargs="+", help=f"shape of the inputs, C H W or F (default: {shape})"
-        )
-        command.add_argument("-z", "--batch-size", "--batch_size", type=positive_int, help="batch size (default: 128)")
+        shape = f"shape of the inputs, C H W or F (default: {' '.join(map(str, sizes))})"
+        add_option(command, "shape", type=positive_int, nargs="+", help=shape)
+        add_option(command, "batch_size", "-z", type=positive_int, help="batch size (default: 128)")
         command.set_defaults(sizes=sizes)
 
 
 def add_seed_option(command: argparse.ArgumentParser) -> None:
     """Add the option for the random seed."""
-    command.add_argument("-r", "--seed", "--rng_seed", type=non_negative_int, help="random seed (default: 0)")
+    add_option(command, "seed", "-r", "--rng_seed", type=non_negative_int, help="random seed (default: 0)")
 
 
 def dataset_or_csv(text: str) -> str | Path:
@@ -258,38 +267,9 @@ def dataset_or_csv(text: str) -> str | Path:
     raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(RECIPES)}, or a CSV file)")
 
 
-def fraction(text: str) -> float:
-    """Parse a number from 0 to below 1. Raise ArgumentTypeError if the text is not one."""
-    value = non_negative_float(text)
-    if value >= 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to below 1, got {text}")
-    return value
-
-
-def positive_float(text: str) -> float:
-    """Parse a positive number. Raise ArgumentTypeError if the text is not one."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a positive number, got {text}")
-    return value
-
-
-def non_negative_float(text: str) -> float:
-    """Parse a non-negative number. Raise ArgumentTypeError if the text is not one."""
-    try:
-        return float(text) and positive_float(text)
-    except (ValueError, argparse.ArgumentTypeError):
-        raise argparse.ArgumentTypeError(f"expected a non-negative number, got {text}") from None
-
-
-def non_negative_int(text: str) -> int:
-    """Parse a non-negative integer. Raise ArgumentTypeError if the text is not one."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a non-negative integer, got {text}")
-    return int(text)
+non_negative_int = number("a non-negative integer", int, lambda n: n >= 0)
+non_negative_float = number("a non-negative number", float, lambda x: 0 <= x < math.inf)
+fraction = number("a number from 0 to below 1", float, lambda x: 0 <= x < 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -297,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status, args = 0, argparse.Namespace(command_line=list(sys.argv[1:] if arguments is None else arguments))
     try:
         make_parser().parse_args(arguments, args)
-        with print_warnings(args):
+        with print_warnings(args), use_wordings(WORDINGS):
             args.handler(args)
     except SystemExit:
         flush_streams(0)
@@ -312,8 +292,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if (communicator := connected()) is not None:
             time.sleep(2 * (communicator.rank > 0))  # an error of all processes is reported by rank 0
-            communicator.abort(translate_options(format_error(error), args))
-        print_error(f"neonlite: {translate_options(format_error(error), args)}")
+            communicator.abort(format_message(format_error(error), args))
+        print_error(f"neonlite: {format_message(format_error(error), args)}")
         status = 1
     return flush_streams(status)
 
@@ -350,13 +330,11 @@ def format_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}. Set NEONLITE_DEBUG=1 in the environment to print the traceback."
 
 
-def translate_options(message: str, args: argparse.Namespace) -> str:
-    """Replace Python arguments in a message by command-line options, and escape control characters of option values."""
-    for pattern, option in OPTIONS:
-        message = re.sub(pattern, option, message)
+def format_message(message: str, args: argparse.Namespace) -> str:
+    """Return a message that names the CSV file instead of its model; control characters of options are escaped."""
     dataset = getattr(args, "dataset", None)
-    if isinstance(dataset, Path):  # instead of NAME.fit: the model has the name of the CSV file without its suffix
-        message = re.sub(r"^[^:]*\.fit(?=: )", lambda _: str(dataset), message)
+    if isinstance(dataset, Path) and message.startswith(model_call := f"{dataset.stem}.fit: "):
+        message = f"{dataset}: {message.removeprefix(model_call)}"
     for value in vars(args).values():
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, str | Path):
@@ -594,7 +572,7 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
 
 def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     """Return whether a column of a CSV file has classes, and its labels or numbers; print what was decided."""
-    from neonlite.data.input_encoders import have_decimal_commas
+    from neonlite.encoders.inputs import have_decimal_commas
 
     table.target = target
     values = table.numbers(target) if task == "regress" else table.values(target)
@@ -641,7 +619,7 @@ def print_warnings(args: argparse.Namespace) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         warnings.showwarning = lambda message, *_: print_error(
-            f"neonlite: warning: {translate_options(str(message), args)}"
+            f"neonlite: warning: {format_message(str(message), args)}"
         )
         yield
 
@@ -839,7 +817,7 @@ def run_eval(args: argparse.Namespace) -> None:
 
 def check_csv_model(args: argparse.Namespace, model: Any) -> str:
     """Return the name of the target. Raise ValueError unless a model was trained on the columns of a table."""
-    from neonlite.data.input_encoders import TableEncoder
+    from neonlite.encoders.inputs import TableEncoder
 
     target = model.metadata.get("target", "prediction")
     if not isinstance(model.input_encoder, TableEncoder) or model.target_encoder is None or not isinstance(target, str):
@@ -896,7 +874,7 @@ def run_predict(args: argparse.Namespace) -> None:
 def run_sample(args: argparse.Namespace) -> None:
     """Generate text with a saved network."""
     from neonlite.models import Model
-    from neonlite.models.sample import sample
+    from neonlite.models.generation import sample
 
     gen_backend(args.backend)
     model = Model(args.file, weights_only=True)

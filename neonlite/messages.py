@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from neonlite.tree_structure import info_of
@@ -94,3 +95,21 @@ def truncate_message(text: object) -> str:
     """Return a message, with the middle of a long one left out."""
     message = str(text)
     return message if len(message) <= 400 else f"{message[:250]} ... {message[-100:]}"
+
+
+_wordings: dict[str, str] = {}
+
+
+@contextmanager
+def use_wordings(wordings: Mapping[str, str]) -> Iterator[None]:
+    """Let ``wording`` return other texts, by key: those of the command line, which has options and not arguments."""
+    _wordings.update(wordings)
+    try:
+        yield
+    finally:
+        _wordings.clear()
+
+
+def wording(key: str, text: str, *values: object) -> str:
+    """Return the part of a message that names an argument: as in Python, or as in ``use_wordings``, with values."""
+    return _wordings[key].format(*values) if key in _wordings else text

@@ -258,7 +258,7 @@ MODEL = {
     "model.summary()": "plot_model tabulate",
     "model.cost": "loss",
     "model.finished": "stop_training",
-    "from neonlite.models.sample import sample; for a language model": "generate sample",
+    "from neonlite.models.generation import sample; for a language model": "generate sample",
     "nl.gen_backend(runtime); before you create the model": "cpu cuda device double float half to",
 }
 LAYER = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -17,8 +18,8 @@ from neonlite.backend import Backend, use_backend
 from neonlite.backend.runtimes import default_runtime
 from neonlite.backend.validation import boolean, check_number, from_name, integer, sequence
 from neonlite.callbacks import CallbackBase, EarlyStop
-from neonlite.data.columns import check_unmasked, frame_columns, is_frame, read_column
-from neonlite.data.target_encoders import LABEL_KINDS, ClassEncoder, IndicatorEncoder
+from neonlite.encoders.columns import check_unmasked, frame_columns, is_frame, read_column
+from neonlite.encoders.targets import LABEL_KINDS, ClassEncoder, IndicatorEncoder
 from neonlite.layers import Affine, Dropout, Layer
 from neonlite.layers.activation import check_activation
 from neonlite.messages import describe
@@ -35,6 +36,7 @@ DTYPES = [np.float64, np.float32]  # other inputs are converted to the first one
 PREDICT_ROWS = 128  # the rows of a minibatch of ``predict``
 
 
+@dataclass(eq=False, repr=False)
 class NeonEstimator(BaseEstimator):  # type: ignore[misc]
     """Base class of the estimators: a network that ``Model.fit(X, y)`` trains, with its own backend.
 
@@ -95,41 +97,23 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
         The names of the features, if ``X`` is a data frame.
     """
 
-    model_: Model
-    history_: dict[str, list[float]]
-
-    def __init__(
-        self,
-        layers: Sequence[int | Layer | Sequence[Layer]] = (100,),
-        activation: str | Transform = "relu",
-        *,
-        dropout: float = 0.0,
-        optimizer: str | Optimizer = "adam",
-        learning_rate: float = 0.001,
-        epochs: int = 50,
-        batch_size: int = 32,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 10,
-        warm_start: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-        backend: str | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.layers = layers
-        self.activation = activation
-        self.dropout = dropout
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.backend = backend
-        self.verbose = verbose
+    layers: Sequence[int | Layer | Sequence[Layer]] = (100,)
+    activation: str | Transform = "relu"
+    _: KW_ONLY
+    dropout: float = 0.0
+    optimizer: str | Optimizer = "adam"
+    learning_rate: float = 0.001
+    epochs: int = 50
+    batch_size: int = 32
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    patience: int = 10
+    warm_start: bool = False
+    random_state: int | np.random.RandomState | None = None
+    backend: str | None = None
+    verbose: int = 0
+    model_: Model = field(init=False)
+    history_: dict[str, list[float]] = field(init=False)
 
     # --- the model ---
 
@@ -248,6 +232,7 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
             self.model_.be = be
 
 
+@dataclass(eq=False, repr=False)
 class NeonClassifier(ClassifierMixin, NeonEstimator):  # type: ignore[misc]
     """A classifier for scikit-learn: two or more classes, or several labels for each row.
 
@@ -279,42 +264,7 @@ class NeonClassifier(ClassifierMixin, NeonEstimator):  # type: ignore[misc]
     ((1, 2), ['high', 'low'])
     """
 
-    def __init__(
-        self,
-        layers: Sequence[int | Layer | Sequence[Layer]] = (100,),
-        activation: str | Transform = "relu",
-        *,
-        dropout: float = 0.0,
-        optimizer: str | Optimizer = "adam",
-        learning_rate: float = 0.001,
-        epochs: int = 50,
-        batch_size: int = 32,
-        class_weight: Mapping[Any, float] | str | None = None,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 10,
-        warm_start: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-        backend: str | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            layers,
-            activation,
-            dropout=dropout,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            epochs=epochs,
-            batch_size=batch_size,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            patience=patience,
-            warm_start=warm_start,
-            random_state=random_state,
-            backend=backend,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+    class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

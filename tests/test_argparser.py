@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from neonlite import gen_backend
-from neonlite.argparser import NeonArgparser, extract_valid_args
+from neonlite.argparser import NeonArgparser, add_option, extract_valid_args
 from neonlite.backend.current import current_backend
 from neonlite.callbacks import Callbacks
 from neonlite.data import PTB, iris
@@ -251,3 +253,36 @@ def test_options_of_a_script_may_be_in_a_configuration_file(tmp_path):
 def test_defaults_of_unknown_options_are_rejected():
     with pytest.raises(ValueError, match="got bacth_size"):
         NeonArgparser(default_overrides={"bacth_size": 3})
+
+
+def target(rows: int = 3, out_file: str | Path | None = None, quick: bool = False, checked: bool = True) -> None:
+    """Have parameters of several kinds."""
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "value"),
+    [
+        ("rows", "", 3),
+        ("rows", "--rows 7", 7),
+        ("out_file", "", None),
+        ("out_file", "--out-file a/b", Path("a/b")),
+        ("out_file", "--out_file a/b", Path("a/b")),
+        ("quick", "", False),
+        ("quick", "--quick", True),
+        ("no_checked", "", False),
+        ("no_checked", "--no-checked", True),
+    ],
+)
+def test_the_option_of_a_parameter_has_its_type_and_default(name, line, value):
+    parser = argparse.ArgumentParser()
+    add_option(parser, name.removeprefix("no_"), of=target)
+    assert getattr(parser.parse_args(line.split()), name) == value
+
+
+def test_an_option_of_a_parameter_that_a_function_does_not_have_is_an_error():
+    with pytest.raises(KeyError):
+        add_option(argparse.ArgumentParser(), "columns", of=target)
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_option(parser, "rows", of=target)
+    with pytest.raises(argparse.ArgumentError, match="expected a positive integer, got 0"):
+        parser.parse_args(["--rows", "0"])

@@ -16,7 +16,7 @@ import pytest
 
 from neonlite import gen_backend
 from neonlite.callbacks import Callbacks, History
-from neonlite.callbacks.saving import SaveBestStateCallback
+from neonlite.callbacks.monitoring import SaveBestStateCallback
 from neonlite.cli import main
 from neonlite.data import Text
 from neonlite.files import check_writable, encodable, same_file, write_atomic

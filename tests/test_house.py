@@ -68,6 +68,7 @@ LEVELS = {
     "neonlite.initializers": 4,
     "neonlite.callbacks": 4,
     "neonlite.data": 4,
+    "neonlite.encoders": 4,
     "neonlite.distributed": 4,
     "neonlite.distributed.__main__": 6,
     "neonlite.models": 5,
@@ -203,7 +204,14 @@ def array_libraries(module: str) -> set[str]:
     """Return the array libraries that a module imports and must not import."""
     libraries = {name for name, _ in package_imports()[module] if name.split(".")[0] in ARRAY_LIBRARIES}
     # NumPy arrays on the host; in array_api, NumPy's dtypes and its rules for indices
-    above = ("neonlite.data.", "neonlite.models.", "neonlite.sklearn", "neonlite.array_api.", "neonlite.distributed.")
+    above = (
+        "neonlite.data.",
+        "neonlite.encoders.",
+        "neonlite.models.",
+        "neonlite.sklearn",
+        "neonlite.array_api.",
+        "neonlite.distributed.",
+    )
     if module.startswith(above):
         libraries -= {"numpy", "numpy.typing"}
     if module == "neonlite.distributed.communicator":

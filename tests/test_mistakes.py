@@ -156,7 +156,7 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (AttributeError, "trained.compile(optimizer='adam')", "'Model' object has no attribute 'compile'. Use model.fit("),
     (AttributeError, "trained.save('m.neon')", "no attribute 'save'. Use model.save_params(path)."),
     (AttributeError, "trained.score(X, y)", "no attribute 'score'. Use model.evaluate(X, y)."),
-    (AttributeError, "nl.Model.generate", "Use from neonlite.models.sample import sample; for a language model."),
+    (AttributeError, "nl.Model.generate", "Use from neonlite.models.generation import sample; for a language model."),
     (TypeError, "trained.eval()", "a metric, got none. Pass eval(dataset, metric). There is no mode to set"),
     (AttributeError, "be.gelu(X)", "object has no attribute 'gelu'. Use x * 0.5 * (1 + be.erf(x / 2**0.5))."),
     (AttributeError, "trained[0].weight", "no attribute 'weight'. Use layer.W."),

@@ -47,6 +47,13 @@ class Cache(dict[Any, Any]):
     def __missing__(self, key: Any) -> Any:
         return self.add(key, self.older[key])
 
+    def find(self, key: Any) -> Any:
+        """Return the value of a key, or None."""
+        try:
+            return self[key]
+        except KeyError:
+            return None
+
     def values(self) -> list[Any]:  # type: ignore[override]
         """Return all values."""
         return [*self.older.values(), *super().values()]

@@ -17,7 +17,7 @@ from neonlite.backend.bfloat16 import is_real_array
 from neonlite.messages import describe, describe_setting
 
 _name_counters: dict[str, Iterator[int]] = defaultdict(itertools.count)  # class name -> number of the next default name
-_classes: WeakValueDictionary[str, type[Serializable]] = WeakValueDictionary()  # module and name -> the latest class
+_classes: WeakValueDictionary[str, type[Serializable]] = WeakValueDictionary()  # registered name -> the latest class
 
 LIBRARY_PREFIXES = ("neonlite.", "neon.")  # descriptions written by neon name neon's modules
 
@@ -49,7 +49,7 @@ class Serializable:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _classes[f"{cls.__module__}.{cls.__name__}"] = cls
+        _classes[registered_name(class_path(cls))] = cls
 
     def __init__(self, name: str | None = None) -> None:
         if not isinstance(name, str | None):
@@ -85,7 +85,7 @@ class Serializable:
     @property
     def modulenm(self) -> str:
         """The name of the class with its module, as in ``neonlite.layers.linear.Linear``."""
-        return f"{type(self).__module__}.{self.classnm}"
+        return class_path(type(self))
 
     def get_description(self, skip: Sequence[str] = ()) -> dict[str, Any]:
         """Return the class and the constructor arguments as a JSON-compatible dict.
@@ -237,27 +237,37 @@ def deserialize(value: Any) -> Any:
 def find_class(name: str) -> type[Serializable]:
     """Return the class of a ``type``; ValueError, with similar names, if no such class is defined.
 
-    If the module does not match, the class name alone is looked up: among the library's classes for a module in
-    ``neonlite.`` or ``neon.``, among custom classes for any other. A name without a module may be either, the library's
-    first.
+    If the module of a custom class does not match, its name alone is looked up. A name without a module may be a class
+    of the library or a custom one, the library's first.
     """
-    if name in _classes:
-        return _classes[name]
-    classes, last = dict(_classes), name.rpartition(".")[2]
-    same_name = [x for x in classes if x.rpartition(".")[2] == last]
-    for of_library in (is_library_class(name),) if "." in name else (True, False):
-        candidates = [x for x in same_name if is_library_class(x) == of_library]
-        if len(candidates) == 1:
-            return classes[candidates[0]]
+    names = [registered_name(name)] if "." in name else [registered_name(f"{LIBRARY_PREFIXES[0]}{name}"), name]
+    for registered in names:
+        if (found := _classes.get(registered)) is not None:
+            return found
+    classes, last = list(_classes.values()), name.rpartition(".")[2]
+    same_name = [x for x in classes if x.__name__ == last]
+    custom = [x for x in same_name if not is_library_class(class_path(x))]
+    if len(custom) == 1 and not is_library_class(name):
+        return custom[0]
     from difflib import get_close_matches
 
-    names = {path.rpartition(".")[2].lower(): path for path in classes}
-    suggestions = same_name or [names[word] for word in get_close_matches(last.lower(), names)]
-    similar = f" Similar names: {', '.join(sorted(suggestions))}." if suggestions else ""
+    by_name = {x.__name__.lower(): x for x in classes}
+    suggestions = same_name or [by_name[word] for word in get_close_matches(last.lower(), by_name)]
+    similar = f" Similar names: {', '.join(sorted(map(class_path, suggestions)))}." if suggestions else ""
     raise ValueError(
         f"expected the type of a defined class, got {name!r}.{similar} A custom class must be defined first: import "
         "its module."
     )
+
+
+def class_path(cls: type) -> str:
+    """Return the name of a class with its module, the ``type`` in a description."""
+    return f"{cls.__module__}.{cls.__name__}"
+
+
+def registered_name(path: str) -> str:
+    """Return the name under which a class is registered: of one of the library without its module, which may change."""
+    return LIBRARY_PREFIXES[0] + path.rpartition(".")[2] if is_library_class(path) else path
 
 
 def is_library_class(path: str) -> bool:

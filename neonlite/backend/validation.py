@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import math
 import operator
@@ -110,8 +111,8 @@ def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
         where = function.__qualname__
         if function.__name__ == "__init__":
             where = str(given.get("name") or type(args[0]).__name__)
-        elif next(iter(parameters), "") == "model":
-            where = f"{given['model'].name}.{function.__name__}"
+        elif args and isinstance(args[0], Serializable):
+            where = f"{args[0].name}.{function.__name__}"
         if not (has_options or kwargs.keys() <= parameters.keys()):
             reject_options(where, [*parameters], [name for name in kwargs if name not in parameters])
         check_booleans(where, annotations, given)
@@ -287,3 +288,11 @@ def check_attributes(obj: Serializable, *names: str, **limits: float) -> None:
     """Check that attributes are finite numbers within the limits of ``check_number``, and convert them likewise."""
     for name in names:
         setattr(obj, name, check_number(f"{obj.classnm}: {name}", getattr(obj, name), **limits))
+
+
+def import_extra(module: str, owner: str, extra: str) -> Any:
+    """Return a module that an extra of the package installs; ImportError, with the pip command, if there is none."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ImportError(f'{owner} needs {module.partition(".")[0]}: pip install "neonlite[{extra}]"') from None

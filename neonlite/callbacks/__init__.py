@@ -7,7 +7,14 @@ from neonlite.callbacks.callbacks import Callbacks
 from neonlite.callbacks.gan import GANCostCallback, GANPlotCallback
 from neonlite.callbacks.history import History
 from neonlite.callbacks.loggers import CSVLogger, LiveCurves, TensorBoardLogger
-from neonlite.callbacks.monitoring import EarlyStop, MonitorCallback, ReduceOnPlateau
+from neonlite.callbacks.monitoring import (
+    EarlyStop,
+    EarlyStopCallback,
+    MonitorCallback,
+    ReduceOnPlateau,
+    SaveBestStateCallback,
+    TerminateOnNaN,
+)
 from neonlite.callbacks.progress import ProgressBarCallback, TrainLoggerCallback
 from neonlite.callbacks.recording import (
     BatchNormTuneCallback,
@@ -20,13 +27,7 @@ from neonlite.callbacks.recording import (
     TrainCostCallback,
     TrainMulticostCallback,
 )
-from neonlite.callbacks.saving import (
-    EarlyStopCallback,
-    HistoryFileCallback,
-    SaveBestStateCallback,
-    SerializeModelCallback,
-    TerminateOnNaN,
-)
+from neonlite.callbacks.saving import HistoryFileCallback, SerializeModelCallback
 from neonlite.name_hints import module_getattr
 
 __all__ = [

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from neonlite.backend import NervanaObject
-from neonlite.backend.validation import integer, with_attributes
+from neonlite.backend.validation import check_keys, expected_argument, integer, with_attributes
 from neonlite.name_hints import CALLBACK, look_up
 
 if TYPE_CHECKING:
@@ -169,6 +169,23 @@ class Callback(NervanaObject, CallbackBase):
         """The names of the values that only this callback records, perhaps not in the first epoch."""
         return ()
 
+    @property
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+        """The attributes that are the state, each with the function that checks a value: ``check(label, value)``.
+
+        They are replaced, not changed in place, so that a state is a copy.
+        """
+        return {}
+
+    def get_state(self) -> object:
+        return {name: getattr(self, name) for name in self._state_fields} or None
+
+    def set_state(self, state: object) -> None:
+        values = check_keys(f"{self.classnm}: the state", state, self._state_fields)
+        vars(self).update(
+            {name: check(f"{self.classnm}: {name}", values[name]) for name, check in self._state_fields.items()}
+        )
+
     def should_fire(self, index: int, freq: Frequency) -> bool:
         """Return whether the callback runs in an epoch or minibatch.
 
@@ -190,6 +207,13 @@ def check_frequency(label: str, freq: int | Sequence[int], minimum: int = 0) -> 
     if isinstance(freq, list | tuple):
         return [integer(f"{label}, in a list,", n, 0) for n in freq]
     return integer(label, freq, minimum)
+
+
+def check_floats(label: str, values: Any) -> list[float]:
+    """Return a list of floats, which may be NaN or infinite; raise ValueError for anything else."""
+    if not isinstance(values, list) or not all(type(x) in (int, float) for x in values):
+        raise ValueError(expected_argument(label, "a list of numbers", values))
+    return [float(x) for x in values]
 
 
 def check_dataset(label: str, dataset: DataSet, way_out: str = "") -> DataSet:

@@ -14,6 +14,7 @@ from neonlite.backend.serialization import constructor_arguments, find_class
 from neonlite.backend.validation import instance, integer, with_attributes
 from neonlite.callbacks.callback import Callback, CallbackBase, check_dataset, check_frequency
 from neonlite.callbacks.history import History
+from neonlite.callbacks.monitoring import EarlyStopCallback, SaveBestStateCallback, State
 from neonlite.callbacks.progress import ProgressBarCallback, TrainLoggerCallback
 from neonlite.callbacks.recording import (
     HistCallback,
@@ -23,13 +24,7 @@ from neonlite.callbacks.recording import (
     TrainCostCallback,
     TrainMulticostCallback,
 )
-from neonlite.callbacks.saving import (
-    EarlyStopCallback,
-    HistoryFileCallback,
-    SaveBestStateCallback,
-    SerializeModelCallback,
-    State,
-)
+from neonlite.callbacks.saving import HistoryFileCallback, SerializeModelCallback
 from neonlite.files import same_file
 from neonlite.messages import describe
 

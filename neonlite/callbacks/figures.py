@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from neonlite.backend.validation import import_extra
 from neonlite.files import write_atomic
 
 if TYPE_CHECKING:
@@ -31,11 +32,9 @@ def new_figure(owner: str, width: float, height: float) -> Figure:
     ImportError
         matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError(f'{owner} needs matplotlib: pip install "neonlite[viz]"') from None
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure: Figure = import_extra("matplotlib.figure", owner, "viz").Figure(
+        figsize=(width, height), layout="constrained"
+    )
     vars(figure)["_repr_png_"] = lambda: png(figure)  # displays it in a notebook, without pyplot
     return figure
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isqrt, prod
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from neonlite.backend.validation import integer, with_attributes
-from neonlite.callbacks.callback import PRIORITY_SAVE, Callback
-from neonlite.callbacks.recording import get_floats
+from neonlite.backend.validation import import_extra, integer, sequence, with_attributes
+from neonlite.callbacks.callback import PRIORITY_SAVE, Callback, check_floats
 from neonlite.files import check_writable, write_atomic
-from neonlite.messages import describe
 
 if TYPE_CHECKING:
     from numpy import floating
@@ -41,6 +39,12 @@ class GANCostCallback(GANCallback):
         self.last_generator_step = 0
         self.cost_sum_and_count = [0.0, 0.0]  # of the generator's costs in this epoch
 
+    @property
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+        return {
+            "cost_sum_and_count": lambda label, value: check_floats(label, sequence(label, value, "a pair", count=2))
+        }
+
     def on_train_begin(self, epochs: int) -> None:
         super().on_train_begin(epochs)
         self.last_generator_step = self.model.gen_iterations
@@ -59,15 +63,6 @@ class GANCostCallback(GANCallback):
         total, n = self.cost_sum_and_count
         if n:
             self.callbacks.history.record("loss_generator", epoch + 1, total / n)
-
-    def get_state(self) -> object:
-        return {"cost_sum_and_count": self.cost_sum_and_count}
-
-    def set_state(self, state: object) -> None:
-        values = get_floats(self, state, "cost_sum_and_count")
-        if len(values) != 2:
-            raise ValueError(f"{self.classnm}: expected two numbers as cost_sum_and_count, got {describe(state)}")
-        self.cost_sum_and_count = values
 
 
 class GANPlotCallback(GANCallback):
@@ -118,15 +113,14 @@ class GANPlotCallback(GANCallback):
         self.nchan = None if nchan is None else integer("GANPlotCallback: nchan", nchan)
         self.sym_range = sym_range
         self.zoom = integer("GANPlotCallback: zoom", zoom)
-        import_imsave()
+        self.imsave = import_extra("matplotlib.image", self.classnm, "viz").imsave
 
     def on_epoch_end(self, epoch: int) -> None:
         if self.should_fire(epoch, self.epoch_freq):
             path = Path(self.filename)
             suffix, image = path.suffix or ".png", io.BytesIO()
-            import_imsave()(
-                image, self.make_grid(self.model.generate(self.num_samples)), cmap="gray", format=suffix[1:].lower()
-            )
+            grid = self.make_grid(self.model.generate(self.num_samples))
+            self.imsave(image, grid, cmap="gray", format=suffix[1:].lower())
             write_atomic(path.with_name(f"{path.stem}_{epoch + 1}{suffix}"), image.getvalue())
 
     def make_grid(self, images: NDArray[floating]) -> NDArray[floating]:
@@ -176,12 +170,3 @@ class GANPlotCallback(GANCallback):
                 f"GANPlotCallback: expected images of {size}1 or 3 channels, got outputs of shape {tuple(shape)}"
             )
         return C, H, W
-
-
-def import_imsave() -> Callable[..., None]:
-    """Return ``matplotlib.image.imsave``; raise ImportError, with the pip command, if matplotlib is not installed."""
-    try:
-        from matplotlib.image import imsave
-    except ImportError:
-        raise ImportError('GANPlotCallback needs matplotlib: pip install "neonlite[viz]"') from None
-    return imsave

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from neonlite import html_repr
+from neonlite.backend.validation import import_extra
 from neonlite.callbacks.figures import new_figure, save_figure
 from neonlite.files import printable, write_atomic
 from neonlite.messages import describe, did_you_mean
@@ -279,7 +280,7 @@ class History(Mapping[str, list[float]]):
         ImportError
             h5py is not installed.
         """
-        h5py = import_h5py()
+        h5py = import_extra("h5py", "an HDF5 file", "hdf5")
         buffer = io.BytesIO()
         with h5py.File(buffer, "w") as file:
             all_epochs = [*(x[-1][0] for x in self.records.values()), *(x[-1][0] for x in self.histograms.values())]
@@ -314,7 +315,7 @@ class History(Mapping[str, list[float]]):
         ValueError
             The file is not a history.
         """
-        h5py = import_h5py()
+        h5py = import_extra("h5py", "an HDF5 file", "hdf5")
         history = cls()
         try:
             with h5py.File(path, "r") as file:
@@ -391,15 +392,6 @@ class History(Mapping[str, list[float]]):
         mesh = axes.pcolormesh(edges, [self.histogram_offset + k - 0.5 for k in range(low, high + 1)], rows)
         axes.set(title=f"{name}: histogram of magnitudes", xlabel="epochs", ylabel="log2 |weight|")
         axes.figure.colorbar(mesh, ax=axes, label="weights")
-
-
-def import_h5py() -> Any:
-    """Return the module h5py; raise ImportError, with the pip command, if it is not installed."""
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError('HDF5 files need h5py: pip install "neonlite[hdf5]"') from None
-    return h5py
 
 
 def _append_record(records: list[tuple[float, T]], epochs: float, value: T) -> None:

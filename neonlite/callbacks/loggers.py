@@ -7,13 +7,13 @@ import io
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from neonlite.backend.validation import check_number
+from neonlite.backend.validation import check_number, import_extra
 from neonlite.callbacks.callback import PRIORITY_DISPLAY, PRIORITY_SAVE, Callback
 from neonlite.callbacks.figures import png
 from neonlite.callbacks.history import split_group
-from neonlite.callbacks.progress import is_notebook
+from neonlite.callbacks.progress import NotebookDisplay, is_notebook
 from neonlite.files import check_writable, printable, write_atomic
 
 if TYPE_CHECKING:
@@ -123,10 +123,10 @@ class TensorBoardLogger(Callback):
         super().__init__()
         self.folder = self.output_path = str(Path(folder))
         self.writer: SummaryWriter | None = None
-        import_summary_writer()
+        self.writer_class: type[SummaryWriter] = import_extra("tensorboardX", self.classnm, "tensorboard").SummaryWriter
 
     def on_train_begin(self, epochs: int) -> None:
-        self.writer = import_summary_writer()(
+        self.writer = self.writer_class(
             self.folder,
             purge_step=self.model.epoch_index + 1,
             filename_suffix=f".{time.time_ns()}",  # names contain the time in seconds; an existing file is replaced
@@ -152,16 +152,6 @@ class TensorBoardLogger(Callback):
         if self.writer is not None:
             self.writer.close()
             self.writer = None
-
-
-def import_summary_writer() -> type[SummaryWriter]:
-    """Return ``tensorboardX.SummaryWriter``; raise ImportError, with the pip command, if it is not installed."""
-    try:
-        from tensorboardX import SummaryWriter as Writer
-    except ImportError:
-        raise ImportError('TensorBoardLogger needs tensorboardX: pip install "neonlite[tensorboard]"') from None
-    writer: type[SummaryWriter] = Writer
-    return writer
 
 
 class LiveCurves(Callback):
@@ -212,18 +202,9 @@ class LiveCurves(Callback):
             self.last_update, self.is_current = time.perf_counter(), True
 
 
-class LiveImage:
+class LiveImage(NotebookDisplay):
     """An image in the output of a notebook cell that can be replaced."""
-
-    def __init__(self) -> None:
-        self.handle: Any = None
 
     def update(self, image: bytes) -> None:
         """Show a PNG image instead of the previous one."""
-        from IPython.display import display  # installed with every notebook kernel
-
-        data = {"image/png": image, "text/plain": "training curves"}
-        if self.handle is None:
-            self.handle = display(data, raw=True, display_id=True)
-        else:
-            self.handle.update(data, raw=True)
+        self.show({"image/png": image, "text/plain": "training curves"})

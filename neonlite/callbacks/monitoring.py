@@ -1,96 +1,93 @@
-"""Callbacks that react when a recorded value no longer improves: stop training, or reduce the learning rate."""
+"""Callbacks that watch a recorded value: stop training, save the best weights, or reduce the learning rate."""
 
 from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from neonlite.backend.bfloat16 import is_float_array
-from neonlite.backend.validation import boolean, check_number, instance, integer, one_of
-from neonlite.callbacks.callback import PRIORITY_STOP, Callback
+from neonlite.backend.serialization import serialize
+from neonlite.backend.validation import (
+    boolean,
+    check_number,
+    expected_argument,
+    function,
+    instance,
+    integer,
+    one_of,
+    sequence,
+)
+from neonlite.callbacks.callback import PRIORITY_SAVE, PRIORITY_STOP, Callback, check_floats
 from neonlite.callbacks.history import hint_for_name, is_cost
 from neonlite.callbacks.recording import MetricCallback
-from neonlite.files import printable
-from neonlite.messages import describe
+from neonlite.callbacks.saving import check_savable
+from neonlite.files import check_writable, printable
 from neonlite.optimizers import Optimizer, ReducedSchedule
 from neonlite.optimizers.loss_scaling import flatten_optimizers
 from neonlite.transforms.metric_table import recorded_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
 
     from neonlite.typing import NumPyArray
+
+State = TypeVar("State")  # JSON data
 
 log = logging.getLogger("neonlite")
 
 
-class MonitorCallback(Callback):
-    """Base class of callbacks that react when a recorded value has not improved for ``patience`` epochs.
+class ValueCallback(Callback):
+    """Base class of callbacks that watch a recorded value; subclasses implement ``on_value``.
 
-    Subclasses implement ``on_improvement`` and ``on_plateau``. NaN is never an improvement. After an epoch in which the
-    value was not recorded, nor before, training ends with ValueError, unless a callback lists the name in
-    ``record_names``.
+    After an epoch in which the value was not recorded, nor before, training ends with ValueError, unless a callback
+    lists the name in ``record_names``.
 
     Parameters
     ----------
-    patience : int
-        The number of epochs without improvement.
     monitor : str
-        The name of the recorded value.
-    min_delta : float
-        The smallest change that is an improvement.
-    mode : str, optional
-        "min" or "max": whether the value is minimized or maximized. Default: that of the metric; "min" for costs.
+        The name of the recorded value. Default: "val_loss".
 
     Attributes
     ----------
-    best : float or None
-        The best value so far.
+    stopped : bool
+        Whether this callback has ended training.
     """
 
     priority = PRIORITY_STOP
 
-    def __init__(self, patience: int, monitor: str, min_delta: float, mode: str | None) -> None:
+    def __init__(self, monitor: str = "val_loss") -> None:
         super().__init__()
-        self.patience = integer(f"{self.classnm}: patience", patience, 1)
         self.monitor = instance(f"{self.classnm}: monitor", monitor, str, "the name of a recorded value")
-        self.min_delta = check_number(f"{self.classnm}: min_delta", min_delta, 0)
-        self.mode = one_of(f"{self.classnm}: mode", mode, ("min", "max", None))
-        self.sign = 1  # -1 if the value is maximized
-        self.best: float | None = None
-        self.waiting_since: int | None = None  # the epoch of the best value, or of the last plateau
+        self.stopped = False
 
-    def on_improvement(self) -> None:
-        """Run after an epoch with the best value so far."""
-
-    def on_plateau(self, epoch: int) -> None:
-        """Run after ``patience`` epochs without improvement.
+    def on_value(self, epoch: int, value: float) -> None:
+        """Run after each epoch in which the value was recorded.
 
         Parameters
         ----------
         epoch : int
             The index of the epoch, from 0.
+        value : float
+            The value.
         """
+        raise NotImplementedError(f"{self.classnm}: implement on_value(epoch, value)")
 
     def on_train_begin(self, epochs: int) -> None:
         if self.monitor == "val_loss":
             self.callbacks.require_eval_set(self)
-        self.sign = -1 if (self.mode or self.find_mode()) == "max" else 1
-        if self.waiting_since is None:
-            self.waiting_since = self.model.epoch_index - 1
+        self.model.finished = self.model.finished or self.stopped
 
-    def find_mode(self) -> str:
-        """Return "max" or "min" for the monitored value; raise ValueError if that is unknown."""
-        name = recorded_name(self.monitor)
-        for metric in (x.metric for x in self.callbacks.callbacks if isinstance(x, MetricCallback)):
-            greater_is_better = getattr(metric, "greater_is_better", None)
-            if {self.monitor, name} & {*metric.metric_names} and greater_is_better is not None:
-                return "max" if greater_is_better else "min"
-        if is_cost(self.monitor):
-            return "min"
-        error = self.unknown_monitor(["loss", *self.declared_names])
-        raise ValueError(f"{error} For other values, pass mode='min' or mode='max'.")
+    def on_epoch_end(self, epoch: int) -> None:
+        value = self.callbacks.epoch_value(self.monitor, epoch)
+        if value is not None:
+            self.on_value(epoch, value)
+            return
+        names = dict.fromkeys([*self.callbacks.history, *self.declared_names])
+        if not names.keys() & {self.monitor, recorded_name(self.monitor)}:
+            raise self.unknown_monitor(names)
 
     @property
     def declared_names(self) -> list[str]:
@@ -109,13 +106,46 @@ class MonitorCallback(Callback):
         hint = hint_for_name(self.monitor, names)
         return ValueError(f"{self.classnm}: expected monitor to be one of {known}, got {self.monitor!r}.{hint}")
 
-    def on_epoch_end(self, epoch: int) -> None:
-        value = self.callbacks.epoch_value(self.monitor, epoch)
-        if value is None:
-            names = dict.fromkeys([*self.callbacks.history, *self.declared_names])
-            if not names.keys() & {self.monitor, recorded_name(self.monitor)}:
-                raise self.unknown_monitor(names)
-            return
+
+class MonitorCallback(ValueCallback):
+    """Base class of callbacks that react when a recorded value has not improved for ``patience`` epochs.
+
+    Subclasses implement ``on_improvement`` and ``on_plateau``. NaN is never an improvement.
+
+    Parameters
+    ----------
+    patience : int
+        The number of epochs without improvement.
+    monitor : str
+        The name of the recorded value.
+    min_delta : float
+        The smallest change that is an improvement.
+    mode : str, optional
+        "min" or "max": whether the value is minimized or maximized. Default: that of the metric; "min" for costs.
+
+    Attributes
+    ----------
+    best : float or None
+        The best value so far.
+    """
+
+    def __init__(self, patience: int, monitor: str, min_delta: float, mode: str | None) -> None:
+        super().__init__(monitor)
+        self.patience = integer(f"{self.classnm}: patience", patience, 1)
+        self.min_delta = check_number(f"{self.classnm}: min_delta", min_delta, 0)
+        self.mode = one_of(f"{self.classnm}: mode", mode, ("min", "max", None))
+        self.sign = 1  # -1 if the value is maximized
+        self.best: float | None = None
+        self.waiting_since: int | None = None  # the epoch of the best value, or of the last plateau
+
+    @property
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+        return {
+            "best": lambda label, x: None if x is None else check_floats(label, [x])[0],
+            "waiting_since": lambda label, x: None if x is None else integer(label, x, -1),
+        }
+
+    def on_value(self, epoch: int, value: float) -> None:
         if self.waiting_since is None:
             return
         if not math.isnan(value) and (self.best is None or self.sign * value < self.sign * self.best - self.min_delta):
@@ -125,18 +155,35 @@ class MonitorCallback(Callback):
             self.waiting_since = epoch
             self.on_plateau(epoch)
 
-    def get_state(self) -> dict[str, object]:
-        return {"best": self.best, "waiting_since": self.waiting_since}
+    def on_improvement(self) -> None:
+        """Run after an epoch with the best value so far."""
 
-    def set_state(self, state: object) -> None:
-        if not isinstance(state, dict) or state.keys() != self.get_state().keys():
-            keys = ", ".join(self.get_state())
-            raise ValueError(f"{self.classnm}: expected a dict with {keys} as its state, got {describe(state)}")
-        best, since = state["best"], state["waiting_since"]
-        if type(best) not in (int, float, type(None)):
-            raise ValueError(f"{self.classnm}: expected the best value as a number, got {describe(best)}")
-        self.best = None if best is None else float(best)
-        self.waiting_since = None if since is None else integer(f"{self.classnm}: waiting_since", since, -1)
+    def on_plateau(self, epoch: int) -> None:
+        """Run after ``patience`` epochs without improvement.
+
+        Parameters
+        ----------
+        epoch : int
+            The index of the epoch, from 0.
+        """
+
+    def on_train_begin(self, epochs: int) -> None:
+        super().on_train_begin(epochs)
+        self.sign = -1 if (self.mode or self.find_mode()) == "max" else 1
+        if self.waiting_since is None:
+            self.waiting_since = self.model.epoch_index - 1
+
+    def find_mode(self) -> str:
+        """Return "max" or "min" for the monitored value; raise ValueError if that is unknown."""
+        name = recorded_name(self.monitor)
+        for metric in (x.metric for x in self.callbacks.callbacks if isinstance(x, MetricCallback)):
+            greater_is_better = getattr(metric, "greater_is_better", None)
+            if {self.monitor, name} & {*metric.metric_names} and greater_is_better is not None:
+                return "max" if greater_is_better else "min"
+        if is_cost(self.monitor):
+            return "min"
+        error = self.unknown_monitor(["loss", *self.declared_names])
+        raise ValueError(f"{error} For other values, pass mode='min' or mode='max'.")
 
 
 class EarlyStop(MonitorCallback):
@@ -191,13 +238,11 @@ class EarlyStop(MonitorCallback):
     ) -> None:
         super().__init__(patience, monitor, min_delta, mode)
         self.restore_best = boolean("EarlyStop: restore_best", restore_best)
-        self.stopped = False
         self.best_weights: Mapping[str, NumPyArray] | None = None
         self.last_weights: Mapping[str, NumPyArray] | None = None  # while the model has the best ones after fit
 
     def on_train_begin(self, epochs: int) -> None:
         super().on_train_begin(epochs)
-        self.model.finished = self.model.finished or self.stopped
         if self.last_weights is not None and self.best_weights is not None:
             weights = self.model.get_weights()
             if all((weights[name] == best).all() for name, best in self.best_weights.items()):  # nobody changed them
@@ -218,20 +263,18 @@ class EarlyStop(MonitorCallback):
             self.last_weights = self.model.get_weights()
             self.model.set_weights(self.best_weights)
 
-    def get_state(self) -> dict[str, object]:
-        weights = {"best_weights": self.best_weights, "last_weights": self.last_weights}
-        return {**super().get_state(), "stopped": self.stopped, **weights}
+    @property
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+        weights = {"best_weights": self._check_weights, "last_weights": self._check_weights}
+        return {**super()._state_fields, "stopped": boolean, **weights}
 
-    def set_state(self, state: object) -> None:
-        super().set_state(state)
-        if isinstance(state, dict):
-            self.stopped = boolean("EarlyStop: stopped", state["stopped"])
-            for name in ("best_weights", "last_weights"):
-                if state[name] is not None:
-                    arrays: Any = self.model.layers.check_weights(state[name])[1].values()
-                    if not all(map(is_float_array, arrays)):
-                        raise ValueError(f"EarlyStop: expected floats for {name}, got {describe(state[name])}")
-            self.best_weights, self.last_weights = state["best_weights"], state["last_weights"]
+    def _check_weights(self, label: str, weights: Any) -> Any:
+        """Return weights of the model, or None; raise ValueError for anything else."""
+        if weights is not None:
+            arrays: Any = self.model.layers.check_weights(weights)[1].values()
+            if not all(map(is_float_array, arrays)):
+                raise ValueError(expected_argument(label, "floats", weights))
+        return weights
 
 
 class ReduceOnPlateau(MonitorCallback):
@@ -317,10 +360,113 @@ class ReduceOnPlateau(MonitorCallback):
                 schedule = schedule.schedule
             optimizer.schedule = ReducedSchedule(schedule, scale, self.min_rate) if scale < 1 else schedule
 
-    def get_state(self) -> dict[str, object]:
-        return {**super().get_state(), "scale": self.scale}
+    @property
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+        return {**super()._state_fields, "scale": partial(check_number, low=0, at_most=1)}
+
+
+class SaveBestStateCallback(ValueCallback):
+    """Save a checkpoint whenever the cost on the validation set is the lowest so far.
+
+    Weights with NaN or infinity do not replace the file: they are saved to ``path`` + ".nan".
+
+    Parameters
+    ----------
+    path : str or Path
+        The file to write.
+
+    Raises
+    ------
+    TypeError
+        When training starts: the model or its optimizer cannot be serialized.
+    ValueError
+        When training starts: there is no validation set.
+    """
+
+    priority = PRIORITY_SAVE
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self.path = self.output_path = check_writable("SaveBestStateCallback: path", path)
+        self.best_cost = math.inf
+
+    def on_train_begin(self, epochs: int) -> None:
+        super().on_train_begin(epochs)
+        check_savable(self, self.path)
+
+    def on_value(self, epoch: int, value: float) -> None:
+        before, written = self.best_cost, None
+        if value < before:
+            try:
+                self.best_cost = value  # before saving, as the file contains it
+                written = self.model.save_params(self.path)
+            finally:
+                if written != self.path:
+                    self.best_cost = before
+
+    def get_state(self) -> object:
+        return self.best_cost
 
     def set_state(self, state: object) -> None:
-        super().set_state(state)
-        if isinstance(state, dict):
-            self.scale = check_number("ReduceOnPlateau: scale", state["scale"], 0, at_most=1)
+        (self.best_cost,) = check_floats(f"{self.classnm}: the lowest cost so far", [state])
+
+
+class EarlyStopCallback(ValueCallback):
+    """End training when a function of the cost on the validation set returns True.
+
+    With the same ``Callbacks``, or after its checkpoint is loaded, training that was stopped stays stopped. In new
+    ``Callbacks``, as in each ``fit(X, y)``, this callback starts again.
+
+    Parameters
+    ----------
+    stop_func : callable
+        ``stop_func(state, cost)`` returns (state, whether to stop). It is called after each epoch in which the
+        validation set is evaluated. The first state is None; others are JSON data, as checkpoints store them: scalars,
+        strings, lists (tuples become lists) and dicts.
+
+    Raises
+    ------
+    ValueError
+        When training starts: there is no validation set.
+    """
+
+    def __init__(self, stop_func: Callable[[State | None, float], tuple[State, bool]]) -> None:
+        super().__init__()
+        self.stop_func = function("EarlyStopCallback: stop_func", stop_func, "a function of the state and the cost")
+        self.state: object = None
+
+    @property
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+        return {"state": lambda label, state: state, "stopped": boolean}
+
+    def on_value(self, epoch: int, value: float) -> None:
+        result = self.stop_func(self.state, value)
+        label = "EarlyStopCallback: the result of stop_func"
+        state, stopped = sequence(label, result, "a pair (state, whether to stop)", count=2)
+        self.state = serialize(state, "EarlyStopCallback: the state that stop_func returned")
+        self.stopped = bool(stopped)
+        self.model.finished = self.model.finished or self.stopped
+
+
+class TerminateOnNaN(Callback):
+    """End training after the first step whose cost is NaN or infinite.
+
+    The saving callbacks write their files then. A later ``fit`` continues with the next minibatch, for example after
+    ``load_params`` of the last file and with a lower learning rate. ``set_weights`` replaces the weights only: the
+    states of an optimizer such as Adam, which may contain NaN as well, are unchanged. The mean cost of an epoch with
+    such a step stays NaN or infinite; ``model.step_cost`` is the cost of the last step.
+
+    Examples
+    --------
+    >>> from neonlite.callbacks import Callbacks, TerminateOnNaN
+    >>> from neonlite.layers import Affine
+    >>> from neonlite.initializers import Constant
+    >>> from neonlite.models import Model
+    >>> callbacks = Callbacks(Model([Affine(1, Constant(0))]), progress_bar=False)
+    >>> callbacks.add_callback(TerminateOnNaN())
+    """
+
+    priority = PRIORITY_STOP
+
+    def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
+        self.model.finished = self.model.finished or not math.isfinite(self.model.step_cost)

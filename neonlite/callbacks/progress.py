@@ -162,23 +162,31 @@ class ProgressBarCallback(Callback):
         return encodable(line, self.stream)
 
 
-class NotebookOutput:
-    """The output of a notebook cell: lines of text, of which the last is updated."""
+class NotebookDisplay:
+    """An output of a notebook cell that can be replaced."""
 
-    def __init__(self) -> None:
-        self.lines: deque[str] = deque(maxlen=MAX_LINES)  # before the one that is updated
-        self.handle: Any = None
+    handle: Any = None  # of the output, once there is one
 
-    def update_line(self, line: str) -> None:
-        """Show all lines, the last of which is new or updated."""
+    def show(self, data: dict[str, Any]) -> None:
+        """Show data, by its MIME types, instead of the previous data."""
         from IPython.display import display  # installed with every notebook kernel
 
-        text = "\n".join([*self.lines, line])
-        data = {"text/plain": text, "text/html": html_repr.code(text)}  # notebooks wrap long lines of plain text
         if self.handle is None:
             self.handle = display(data, raw=True, display_id=True)
         else:
             self.handle.update(data, raw=True)
+
+
+class NotebookOutput(NotebookDisplay):
+    """The output of a notebook cell: lines of text, of which the last is updated."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=MAX_LINES)  # before the one that is updated
+
+    def update_line(self, line: str) -> None:
+        """Show all lines, the last of which is new or updated."""
+        text = "\n".join([*self.lines, line])
+        self.show({"text/plain": text, "text/html": html_repr.code(text)})  # notebooks wrap long lines of plain text
 
 
 TRAINING_RECORDS = ("loss", "loss_minibatches")  # not repeated after the bar

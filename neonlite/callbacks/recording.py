@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import instance, integer, with_attributes
-from neonlite.callbacks.callback import PRIORITY_UPDATE, Callback, check_dataset, preserve_position
+from neonlite.callbacks.callback import PRIORITY_UPDATE, Callback, check_dataset, check_floats, preserve_position
 from neonlite.layers import BatchNorm
 from neonlite.messages import describe
 from neonlite.transforms import Cost, PrecisionRecall, get_metric
@@ -35,34 +36,53 @@ class TrainCostCallback(Callback):
         Record ``mean`` as "loss_minibatches" every ``minibatch_freq`` minibatches; 0 for never. Default: 0.
     """
 
+    is_multicost = False
+
     def __init__(self, wsz: int = 10, minibatch_freq: int | list[int] = 0) -> None:
         super().__init__(minibatch_freq=minibatch_freq)
-        self.wsz = integer("TrainCostCallback: wsz", wsz, 1)
-        self.recent_costs: deque[float] = deque(maxlen=self.wsz)
+        self.wsz = integer(f"{self.classnm}: wsz", wsz, 1)
+        self.recent_costs: list[float] = []
         self.previous_epoch_cost = 0.0
+        self.sums: list[float] = []  # the sums of each cost of a Multicost in this epoch
+        self.count = 0
+
+    @property
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+        if not self.is_multicost:
+            return {"recent_costs": check_floats}
+        return {"recent_costs": check_floats, "sums": check_floats, "count": partial(integer, low=0)}
 
     @property
     def mean(self) -> float:
         """The mean cost of the last ``wsz`` minibatches."""
         return sum(self.recent_costs) / len(self.recent_costs)
 
+    def on_train_begin(self, epochs: int) -> None:
+        if self.is_multicost:
+            with_attributes(f"{self.classnm}: cost", self.model.cost, "costs", "a Multicost")
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        num_costs = len(self.model.cost.costs) if self.is_multicost else 0
+        if not self.model.minibatch_index or len(self.sums) != num_costs:
+            self.sums, self.count = [0.0] * num_costs, 0
+
     def on_minibatch_begin(self, epoch: int, minibatch: int) -> None:
         self.previous_epoch_cost = self.model.epoch_cost
 
     def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
-        self.recent_costs.append(self.model.epoch_cost - self.previous_epoch_cost)
+        self.recent_costs = [*self.recent_costs, self.model.epoch_cost - self.previous_epoch_cost][-self.wsz :]
         if self.should_fire(minibatch, self.minibatch_freq):
             epochs = epoch + (minibatch + 1) / self.model.nbatches
             self.callbacks.history.record("loss_minibatches", epochs, self.mean)
+        if self.is_multicost:
+            costs = [math.nan if cost.cost is None else cost.cost.item() for cost in self.model.cost.costs]
+            self.sums = [total + cost for total, cost in zip(self.sums, costs, strict=True)]
+            self.count += 1
 
     def on_epoch_end(self, epoch: int) -> None:
         self.callbacks.history.record("loss", epoch + 1, self.model.total_cost)
-
-    def get_state(self) -> dict[str, object]:
-        return {"recent_costs": list(self.recent_costs)}
-
-    def set_state(self, state: object) -> None:
-        self.recent_costs = deque(get_floats(self, state, "recent_costs"), maxlen=self.wsz)
+        for i, total in enumerate(self.sums):
+            self.callbacks.history.record(f"loss_{i}", epoch + 1, total / self.count)
 
 
 class TrainMulticostCallback(TrainCostCallback):
@@ -76,37 +96,7 @@ class TrainMulticostCallback(TrainCostCallback):
         Record ``mean`` as "loss_minibatches" every ``minibatch_freq`` minibatches; 0 for never. Default: 0.
     """
 
-    def __init__(self, wsz: int = 10, minibatch_freq: int | list[int] = 0) -> None:
-        super().__init__(wsz, minibatch_freq)
-        self.sums: list[float] = []  # the sums of the costs of this epoch
-        self.count = 0
-
-    def on_train_begin(self, epochs: int) -> None:
-        with_attributes("TrainMulticostCallback: cost", self.model.cost, "costs", "a Multicost")
-
-    def on_epoch_begin(self, epoch: int) -> None:
-        if not self.model.minibatch_index or len(self.sums) != len(self.model.cost.costs):
-            self.sums, self.count = [0.0] * len(self.model.cost.costs), 0
-
-    def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
-        super().on_minibatch_end(epoch, minibatch)
-        costs = [float("nan") if cost.cost is None else cost.cost.item() for cost in self.model.cost.costs]
-        self.sums = [total + cost for total, cost in zip(self.sums, costs, strict=True)]
-        self.count += 1
-
-    def on_epoch_end(self, epoch: int) -> None:
-        super().on_epoch_end(epoch)
-        for i, total in enumerate(self.sums):
-            self.callbacks.history.record(f"loss_{i}", epoch + 1, total / self.count)
-
-    def get_state(self) -> dict[str, object]:
-        return {**super().get_state(), "sums": self.sums, "count": self.count}
-
-    def set_state(self, state: object) -> None:
-        super().set_state(state)
-        self.sums = get_floats(self, state, "sums")
-        count = state.get("count") if isinstance(state, dict) else None
-        self.count = integer("TrainMulticostCallback: count", count, 0)
+    is_multicost = True
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------------
@@ -394,11 +384,3 @@ class RunTimerCallback(Callback):
 
     def on_epoch_end(self, epoch: int) -> None:
         self.seconds += time.perf_counter() - self.start_time
-
-
-def get_floats(callback: Callback, state: object, name: str) -> list[float]:
-    """Return a list of floats from a state; raise ValueError if there is none of that name."""
-    values = state.get(name) if isinstance(state, dict) else None
-    if not isinstance(values, list) or not all(type(x) in (int, float) for x in values):
-        raise ValueError(f"{callback.classnm}: expected {name}, a list of numbers, in its state, got {describe(state)}")
-    return [float(x) for x in values]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from neonlite.backend import current_backend
 from neonlite.backend.validation import checks_arguments, one_of
-from neonlite.data.datasets import find_files
+from neonlite.data.datasets import NamedIterators, find_files
 from neonlite.data.text import Text
 from neonlite.data.tokens import characters, get_tokenizer, read_text, split_text
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from neonlite.data.tokens import Tokenizer
 
 
-class Corpus:
+class Corpus(NamedIterators[Text]):
     """Training, validation and test texts with a common vocabulary.
 
     Parameters
@@ -87,11 +87,6 @@ class Corpus:
         """Return the iterators over all texts by name."""
         return {part: self.iterator(part) for part in self.texts}
 
-    @property
-    def data_dict(self) -> dict[str, Text]:
-        """The iterators by name, ``gen_iterators()``."""
-        return self.gen_iterators()
-
     def get_iterator(self, setname: str) -> Text:
         """Return ``iterator(setname)``.
 
@@ -101,21 +96,6 @@ class Corpus:
             "train", "valid" or "test".
         """
         return self.iterator(setname)
-
-    @property
-    def train_iter(self) -> Text:
-        """The iterator over the training text."""
-        return self.iterator("train")
-
-    @property
-    def valid_iter(self) -> Text:
-        """The iterator over the validation text."""
-        return self.iterator("valid")
-
-    @property
-    def test_iter(self) -> Text:
-        """The iterator over the test text."""
-        return self.iterator("test")
 
 
 # --- text files -----------------------------------------------------------------------------------------------------

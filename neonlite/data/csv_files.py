@@ -19,10 +19,10 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.data.columns import TEXT
 from neonlite.data.file_formats import read_chunks
-from neonlite.data.input_encoders import MAX_CATEGORIES, TableEncoder
-from neonlite.data.target_encoders import ClassEncoder, TargetEncoder
+from neonlite.encoders.columns import TEXT
+from neonlite.encoders.inputs import MAX_CATEGORIES, TableEncoder
+from neonlite.encoders.targets import ClassEncoder, TargetEncoder
 from neonlite.messages import describe, listed
 
 DELIMITERS = ",;\t"

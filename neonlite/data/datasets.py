@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from neonlite.data.file_formats import (
     read_idx,
     read_tar,
 )
-from neonlite.data.iterator import ArrayIterator
+from neonlite.data.iterator import ArrayIterator, NervanaDataIterator
 from neonlite.messages import truncate_message
 from neonlite.name_hints import DATASET, add_hints
 
@@ -39,12 +39,51 @@ PACKAGE_DATA_DIR = Path(__file__).parent / "files"
 DEBIAN_DATA_DIR = Path("/usr/share/datasets")
 DIGIT_CLASSES = tuple("0123456789")
 Array = NDArray[Any]
+DataIterator = TypeVar("DataIterator", bound=NervanaDataIterator)
 SearchLocation = tuple[Path | None, str, str]  # a folder, its label if it is None, how to install files there
+
+
+class NamedIterators(Generic[DataIterator]):
+    """Base class of data sets with iterators over parts: "train", "valid" and "test"."""
+
+    def get_iterator(self, setname: str) -> DataIterator:
+        """Return the iterator over a part, created once for each backend.
+
+        Parameters
+        ----------
+        setname : str
+            The name of the part.
+        """
+        raise NotImplementedError
+
+    def gen_iterators(self) -> dict[str, DataIterator]:
+        """Return the iterators by name."""
+        raise NotImplementedError
+
+    @property
+    def data_dict(self) -> dict[str, DataIterator]:
+        """The iterators by name, ``gen_iterators()``."""
+        return self.gen_iterators()
+
+    @property
+    def train_iter(self) -> DataIterator:
+        """The iterator over the training part."""
+        return self.get_iterator("train")
+
+    @property
+    def valid_iter(self) -> DataIterator:
+        """The iterator over the validation part."""
+        return self.get_iterator("valid")
+
+    @property
+    def test_iter(self) -> DataIterator:
+        """The iterator over the test part."""
+        return self.get_iterator("test")
 
 
 @add_hints(DATASET)
 @dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(NamedIterators[ArrayIterator]):
     """A data set of labeled rows, split into a training part and a test part.
 
     Parameters
@@ -154,21 +193,6 @@ class Dataset:
         train = make(self.raw_train, "train", shuffle=self.shuffle if shuffle is None else shuffle, augment=augment)
         return train, make(self.raw_test, "valid", partial_last=True)
 
-    @property
-    def train_iter(self) -> ArrayIterator:
-        """Iterator over the training part; created once for each backend."""
-        return self._current_iterators()[0]
-
-    @property
-    def valid_iter(self) -> ArrayIterator:
-        """Iterator over the test part; created once for each backend."""
-        return self._current_iterators()[1]
-
-    @property
-    def test_iter(self) -> ArrayIterator:
-        """Iterator over the test part, the same as ``valid_iter``."""
-        return self.valid_iter
-
     def gen_iterators(self) -> dict[str, ArrayIterator]:
         """Return the iterators by name.
 
@@ -179,18 +203,13 @@ class Dataset:
         """
         return {"train": self.train_iter, "valid": self.valid_iter}
 
-    @property
-    def data_dict(self) -> dict[str, ArrayIterator]:
-        """The iterators by name, ``gen_iterators()``."""
-        return self.gen_iterators()
-
     def get_iterator(self, setname: str) -> ArrayIterator:
-        """Return an iterator by name.
+        """Return an iterator by name, created once for each backend.
 
         Parameters
         ----------
         setname : str
-            "train", "valid" or "test".
+            "train", "valid" or "test", the same as "valid".
 
         Returns
         -------
@@ -203,13 +222,10 @@ class Dataset:
             There is no part of this name.
         """
         one_of(f"{self.name}: setname", setname, ("train", "valid", "test"))
-        return self.train_iter if setname == "train" else self.valid_iter
-
-    def _current_iterators(self) -> tuple[ArrayIterator, ArrayIterator]:
         iterators: tuple[ArrayIterator, ArrayIterator] | None = self.__dict__.get("_iterators")
         if iterators is None or iterators[0].be is not current_backend():
             iterators = self.__dict__["_iterators"] = self.iterators()
-        return iterators
+        return iterators[setname != "train"]
 
 
 # --- search for files ----------------------------------------------------------------------------------------------

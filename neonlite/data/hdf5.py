@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend.validation import import_extra
 from neonlite.data.epoch import Epoch
 from neonlite.data.iterator import Minibatch, ResumableIterator, check_all_finite, check_labels, row_shape
 from neonlite.data.minibatch_buffers import MinibatchBuffers
@@ -21,10 +22,7 @@ if TYPE_CHECKING:
 
 def open_hdf5(filename: str | Path) -> Any:
     """Open an HDF5 file for reading. Raise ImportError without h5py, and OSError if it cannot be opened."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError('HDF5 files need h5py: pip install "neonlite[hdf5]"') from error
+    h5py = import_extra("h5py", "an HDF5 file", "hdf5")
     try:
         return h5py.File(filename, "r")
     except OSError as error:

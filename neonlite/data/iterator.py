@@ -16,18 +16,18 @@ from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.backend.shard import complete_batch_size
 from neonlite.backend.validation import check_number, integer
 from neonlite.data.augment import Augmentation, check_augmentations
-from neonlite.data.columns import WAYS_OUT, check_unmasked, holds_pairs, names_of_columns, refuse_unread
 from neonlite.data.epoch import PURPOSE_AUGMENT, Epoch
 from neonlite.data.minibatch_buffers import MinibatchBuffers, RowSource, scaling_dtype, uses_host_memory
 from neonlite.data.prefetch import prefetch
 from neonlite.data.preprocessing import IntegerRange, Preprocessing
-from neonlite.messages import describe, listed
+from neonlite.encoders.columns import WAYS_OUT, check_unmasked, holds_pairs, names_of_columns, refuse_unread
+from neonlite.messages import describe, listed, wording
 from neonlite.name_hints import DATA, add_hints
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
-    from neonlite.data.input_encoders import InputEncoder
-    from neonlite.data.target_encoders import TargetEncoder
+    from neonlite.encoders.inputs import InputEncoder
+    from neonlite.encoders.targets import TargetEncoder
     from neonlite.typing import ArrayLike, ShapeLike
 
 PAIRS_WAY_OUT = (
@@ -130,9 +130,10 @@ class ResumableIterator(NervanaDataIterator):
         shard = self.be.shard
         n = require_batch_size(self.be, self.name) if shard is None else shard.total
         if n > self.ndata and not self.partial_last:
+            way_out = f"Set be.bsz = {self.ndata} or less, or use an ArrayIterator with partial_last=True."
             raise ValueError(
                 f"{self.name}: expected a batch size of at most {self.ndata}, the number of rows, got {n}. "
-                f"Set be.bsz = {self.ndata} or less, or use an ArrayIterator with partial_last=True."
+                + wording("batch_size", way_out, self.ndata)
             )
         seed = self.seed if self.shuffle else None
         return Epoch(self.epoch, self.start, self.ndata, n, self.partial_last, seed, shard)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -21,6 +21,9 @@ from neonlite.optree import Operand
 
 if TYPE_CHECKING:
     from neonlite.typing import LayerShape
+
+
+T = TypeVar("T")
 
 
 def uses_host_memory(be: Backend) -> bool:
@@ -68,8 +71,25 @@ class RowSource:
         return self.tensor[rows].T if isinstance(rows, slice) else self.be.take(self.tensor, rows, 0).T
 
 
-class MinibatchBuffers:
-    """The tensors that minibatches are written to: one for each number of columns, reused by all minibatches.
+class BufferPool(Generic[T]):
+    """Base class of the buffers that minibatches are written to: one for each number of columns, created once."""
+
+    def __init__(self) -> None:
+        self._created: dict[int, T] = {}
+
+    def create(self, num_columns: int) -> T:
+        """Return new buffers."""
+        raise NotImplementedError
+
+    def get(self, num_columns: int) -> T:
+        """Return the buffers for a number of columns."""
+        if num_columns not in self._created:
+            self._created[num_columns] = self.create(num_columns)
+        return self._created[num_columns]
+
+
+class MinibatchBuffers(BufferPool[tuple[Tensor, Tensor, Any]]):
+    """The tensors that minibatches of arrays are written to.
 
     ``shape``: F, (F, T) for T time steps, or (C, H, W). ``scale``: (factor, offset) applied to the values, or None.
     ``nclass``: the values are labels (1, N), written as one-hot columns (nclass, N).
@@ -83,30 +103,28 @@ class MinibatchBuffers:
         scale: tuple[float, float] | None = None,
         nclass: int | None = None,
     ) -> None:
+        super().__init__()
         self.be, self.shape, self.name, self.scale, self.nclass = be, shape, name, scale, nclass
-        self._buffers: dict[int, tuple[Tensor, Tensor, Any]] = {}
         self._classes = np.arange(nclass or 0)[:, None]
 
-    def _get_buffers(self, num_columns: int) -> tuple[Tensor, Tensor, Any]:
+    def create(self, num_columns: int) -> tuple[Tensor, Tensor, Any]:
         """Return a tensor, the view or buffer to write values to, and the op-tree that converts them, or None."""
-        if num_columns not in self._buffers:
-            be, sizes = self.be, self.shape if isinstance(self.shape, tuple) else (self.shape,)
-            shape = (sizes[0], sizes[1] * num_columns) if len(sizes) == 2 else (math.prod(sizes), num_columns)
-            tensor = be.zeros((self.nclass, num_columns) if self.nclass else shape, name=self.name)
-            rows = self.nclass or math.prod(sizes)  # not -1: a shard may have no columns
-            target, final_tree = tensor.reshape(rows, num_columns), None
-            if self.scale is not None:
-                unscaled, dtype = tensor, scaling_dtype(be.default_dtype)
-                if dtype != be.default_dtype:
-                    unscaled = be.zeros(shape, dtype=dtype.name)
-                    target = unscaled.reshape(target.shape)
-                final_tree = unscaled * self.scale[0] + self.scale[1]
-            self._buffers[num_columns] = tensor, target, final_tree
-        return self._buffers[num_columns]
+        be, sizes = self.be, self.shape if isinstance(self.shape, tuple) else (self.shape,)
+        shape = (sizes[0], sizes[1] * num_columns) if len(sizes) == 2 else (math.prod(sizes), num_columns)
+        tensor = be.zeros((self.nclass, num_columns) if self.nclass else shape, name=self.name)
+        rows = self.nclass or math.prod(sizes)  # not -1: a shard may have no columns
+        target, final_tree = tensor.reshape(rows, num_columns), None
+        if self.scale is not None:
+            unscaled, dtype = tensor, scaling_dtype(be.default_dtype)
+            if dtype != be.default_dtype:
+                unscaled = be.zeros(shape, dtype=dtype.name)
+                target = unscaled.reshape(target.shape)
+            final_tree = unscaled * self.scale[0] + self.scale[1]
+        return tensor, target, final_tree
 
     def fill(self, num_columns: int, parts: Iterable[tuple[slice, Any]]) -> Tensor:
         """Write each part into its columns, and return the tensor."""
-        tensor, target, final_tree = self._get_buffers(num_columns)
+        tensor, target, final_tree = self.get(num_columns)
         for columns, values in parts:
             if self.nclass:
                 values = self._one_hot(values)

@@ -20,6 +20,7 @@ from neonlite.backend.shard import complete_batch_size
 from neonlite.backend.validation import instance, integer
 from neonlite.data.epoch import Epoch, random_bits
 from neonlite.data.iterator import IteratorState, Minibatch, ResumableIterator, check_all_finite
+from neonlite.data.minibatch_buffers import BufferPool
 
 if TYPE_CHECKING:
     from neonlite.typing import ArrayLike
@@ -33,23 +34,21 @@ PURPOSE_TASK = 1 << 32  # see ``random_bits``; larger than the purposes of augme
 # --- buffers with time steps ---------------------------------------------------------------------------------------
 
 
-class SequenceBuffers:
-    """The tensors (F, T * N) that minibatches are written to, one for each batch size N."""
+class SequenceBuffers(BufferPool[tuple[Tensor, Tensor]]):
+    """The tensors (F, T * N) that minibatches are written to, with a view of each as (F, T, N)."""
 
     def __init__(self, be: Backend, features: int, time_steps: int, name: str, dtype: str | None = None) -> None:
+        super().__init__()
         self.be, self.shape, self.name, self.dtype = be, (features, time_steps), name, dtype
-        self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def get(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Return the tensor for N = batch_size, and a view of it as (F, T, N)."""
-        if batch_size not in self._buffers:
-            features, steps = self.shape
-            buffer = self.be.zeros((features, steps * batch_size), dtype=self.dtype, name=self.name)
-            self._buffers[batch_size] = buffer, buffer.reshape(features, steps, batch_size)
-        return self._buffers[batch_size]
+    def create(self, num_columns: int) -> tuple[Tensor, Tensor]:
+        """Return a tensor, and its view."""
+        features, steps = self.shape
+        tensor = self.be.zeros((features, steps * num_columns), dtype=self.dtype, name=self.name)
+        return tensor, tensor.reshape(features, steps, num_columns)
 
 
-class TokenBuffers:
+class TokenBuffers(BufferPool[tuple[Tensor, Tensor, OneHot | None]]):
     """The tensors that minibatches of tokens are written to: int32 ids (1, T * N), or one-hot (V, T * N).
 
     ``shape`` is (1, T) or (V, T). With ``allow_missing``, the id -1 means no token; its one-hot column is zero.
@@ -58,25 +57,27 @@ class TokenBuffers:
     def __init__(
         self, be: Backend, vocab_size: int, time_steps: int, onehot: bool, name: str, allow_missing: bool = False
     ) -> None:
+        super().__init__()
         self.allow_missing, self.name, self.shape = allow_missing, name, (vocab_size if onehot else 1, time_steps)
+        self.onehot = onehot
         self._ids = SequenceBuffers(be, 1, time_steps, f"{name}.ids" if onehot else name, "int32")
-        self._onehot: dict[int, OneHot] | None = {} if onehot else None
 
-    def fill(self, batch_size: int, parts: Iterable[tuple[slice, Array]], delay: int = 0) -> Tensor:
+    def create(self, num_columns: int) -> tuple[Tensor, Tensor, OneHot | None]:
+        """Return the ids, their view, and the one-hot tensor, if there is one."""
+        ids, view = self._ids.create(num_columns)
+        return ids, view, OneHot(self.shape[0], ids, self.name, self.allow_missing) if self.onehot else None
+
+    def fill(self, num_columns: int, parts: Iterable[tuple[slice, Array]], delay: int = 0) -> Tensor:
         """Write ids (T, m) to the columns of each part, delayed by ``delay`` steps, and return the tensor.
 
         The first ``delay`` steps have no token: zeros if one-hot, else id 0.
         """
-        ids, view = self._ids.get(batch_size)
-        if self._onehot is not None and delay:
+        ids, view, onehot = self.get(num_columns)
+        if onehot is not None and delay:
             view[0, :delay] = -1
         for columns, values in parts:
             view[0, delay:, columns] = values[: len(values) - delay]
-        if self._onehot is None:
-            return ids
-        if batch_size not in self._onehot:
-            self._onehot[batch_size] = OneHot(self.shape[0], ids, self.name, self.allow_missing)
-        return self._onehot[batch_size].update()
+        return ids if onehot is None else onehot.update()
 
 
 # --- series ------------------------------------------------------------------------------------------------------

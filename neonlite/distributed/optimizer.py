@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neonlite.backend.shard import Shard, use_shard
-from neonlite.backend.validation import checked_dataclass, from_name
+from neonlite.backend.validation import checked_dataclass
 from neonlite.distributed.communicator import Communicator, world
 from neonlite.distributed.gradients import merge_adjacent
 from neonlite.distributed.settings import backend_settings, check_same
-from neonlite.messages import describe
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.optimizer import pass_last_write
-from neonlite.optimizers.rules import OPTIMIZERS
+from neonlite.optimizers.rules import OptimizerWrapper
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @checked_dataclass
-class Distributed(Optimizer):
+class Distributed(OptimizerWrapper):
     """Wrap an optimizer: gradients are summed over all processes, and divided by the batch size of all together.
 
     ``Model.fit(..., distributed=True)`` needs no wrapper. In a custom training loop, create the network with the same
@@ -55,9 +54,6 @@ class Distributed(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.optimizer = from_name("Distributed: optimizer", self.optimizer, OPTIMIZERS)
-        if not isinstance(self.optimizer, Optimizer) or isinstance(self.optimizer, Distributed):
-            raise TypeError(f"Distributed: expected an optimizer, such as Adam(), got {describe(self.optimizer)}.")
         self.has_checked_weights = False
 
     @property
@@ -68,11 +64,6 @@ class Distributed(Optimizer):
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
         self.wrapped.learning_rate = value
-
-    @property
-    def wrapped(self) -> Optimizer:
-        """The optimizer that updates the parameters."""
-        return cast(Optimizer, self.optimizer)
 
     def scale_errors(self, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
         """Multiply errors by the scale of a ``LossScaling``; return those of another optimizer unchanged.

@@ -7,25 +7,22 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.lock import exclusive
 from neonlite.backend.validation import checks_arguments, from_name, integer
+from neonlite.data import NervanaDataIterator
+from neonlite.layers import GeneralizedCost, Multicost
 from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe
-from neonlite.models.step_parts import use_batch_size_of
+from neonlite.models.training import TrainingMethods, use_batch_size_of
+from neonlite.optimizers import Optimizer
 from neonlite.optimizers.rules import OPTIMIZERS
+from neonlite.transforms import Cost
 from neonlite.transforms.cost import COSTS
-
-if TYPE_CHECKING:
-    from neonlite.data import NervanaDataIterator
-    from neonlite.layers import GeneralizedCost, Multicost
-    from neonlite.models.model import Model
-    from neonlite.optimizers import Optimizer
-    from neonlite.transforms import Cost
 
 STATISTICS = (np.mean, np.median, np.min, np.max)
 Timings = dict[str, NDArray[np.float64]]
@@ -43,7 +40,7 @@ class Benchmark:
     """
 
     @checks_arguments
-    def __init__(self, model: Model, time_layers: bool = True) -> None:
+    def __init__(self, model: TrainingMethods, time_layers: bool = True) -> None:
         self.model, self.time_layers, self.be = model, time_layers, model.be
 
     def __repr__(self) -> str:

@@ -6,13 +6,13 @@ gradients. So everything but the parts of the minibatches is the same on all of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend import Tensor
 from neonlite.backend.interrupt import ENDING, DeferredInterrupt
 from neonlite.backend.shard import Shard
 from neonlite.data.iterator import ResumableIterator
@@ -21,12 +21,8 @@ from neonlite.distributed.settings import backend_settings, check_same, differ
 from neonlite.layers.parameter import ParameterLayer
 from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe
+from neonlite.models.base import ModelBase
 from neonlite.optimizers import get_param_list
-
-if TYPE_CHECKING:
-    from neonlite.backend import Tensor
-    from neonlite.models.model import Model
-
 
 ROUNDING = 1e-6  # relative difference of the norms of weights
 
@@ -49,12 +45,7 @@ class DataParallel:
     """
 
     def __init__(
-        self,
-        model: Model,
-        dataset: Any,
-        shard: Shard,
-        num_epochs: int,
-        interrupt: DeferredInterrupt,
+        self, model: ModelBase, dataset: Any, shard: Shard, num_epochs: int, interrupt: DeferredInterrupt
     ) -> None:
         self.model, self.be, self.shard, self.interrupt = model, model.be, shard, interrupt
         self.communicator = shard.communicator
@@ -213,22 +204,6 @@ class DataParallel:
         self.reducer.close()
 
 
-@contextmanager
-def ends_data_parallel(model: Model) -> Iterator[None]:
-    """End the data parallel training of a model after a ``with`` block, also after an error."""
-    try:
-        yield
-    finally:
-        end_data_parallel(model)
-
-
-def end_data_parallel(model: Model) -> None:
-    """End the data parallel training of a model, if there is one."""
-    parallel, model.data_parallel = model.data_parallel, None
-    if parallel is not None:
-        parallel.close()
-
-
 def description_of(x: Any) -> Any:
     """Return the description of an object without names."""
     return without_names(x.get_description()) if hasattr(x, "get_description") else describe(x)
@@ -256,7 +231,7 @@ def running_statistics(layers: Sequence[Any]) -> list[Tensor]:
     return result
 
 
-def parameters_with_states(model: Model) -> list[Any]:
+def parameters_with_states(model: ModelBase) -> list[Any]:
     """Return ((W, dW), states) for each parameter of a model, also of layers that are not trained."""
     layers = model.layers.leaves()
     return [pair for layer in layers if layer.has_params for pair in parameter_states(layer)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -13,286 +13,348 @@ from neonlite.backend.current import on_its_backend
 from neonlite.backend.interrupt import DeferredInterrupt
 from neonlite.backend.validation import checks_arguments, integer, with_attributes
 from neonlite.backend.warn import warn
-from neonlite.callbacks import Callback, CallbackBase, Callbacks, MetricCallback
-from neonlite.callbacks.callback import check_dataset
-from neonlite.data.target_encoders import ClassEncoder
+from neonlite.callbacks import Callback, CallbackBase, Callbacks, History, MetricCallback
+from neonlite.data import NervanaDataIterator
 from neonlite.distributed.communicator import Communicator, launched_rank_and_size, world
 from neonlite.distributed.optimizer import Distributed
-from neonlite.layers.cost import GeneralizedCost
+from neonlite.encoders.targets import ClassEncoder
+from neonlite.layers import GeneralizedCost, Multicost
 from neonlite.layers.recurrent import RecurrentBase
-from neonlite.models.evaluation import check_inputs
-from neonlite.models.minibatches import MinibatchIterator, is_minibatches, is_pair
-from neonlite.models.training import train
-from neonlite.models.training_data import TrainingData, metric_for
-from neonlite.optimizers import Adam
-from neonlite.transforms import Cost
-
-if TYPE_CHECKING:
-    from neonlite.callbacks import History
-    from neonlite.data import NervanaDataIterator
-    from neonlite.layers import Multicost
-    from neonlite.models.model import Model
-    from neonlite.optimizers import Optimizer
-    from neonlite.transforms import Metric
-    from neonlite.typing import ArrayLike, ClassWeights, Data
+from neonlite.models.base import ModelBase
+from neonlite.models.training import TrainingMethods, train
+from neonlite.models.training_data import (
+    MinibatchIterator,
+    TrainingData,
+    check_inputs,
+    is_minibatches,
+    is_pair,
+    metric_for,
+)
+from neonlite.optimizers import Adam, Optimizer
+from neonlite.transforms import Cost, Metric
+from neonlite.typing import ArrayLike, ClassWeights, Data
 
 DEFAULT_EPOCHS = 10
 
 
-@overload
-def fit(
-    model: Model,
-    dataset: NervanaDataIterator,
-    cost: GeneralizedCost | Multicost | Cost | str,
-    optimizer: Optimizer | str,
-    num_epochs: int,
-    callbacks: CallbackBase | None = None,
-    cuda_graphs: bool = True,
-    *,
-    distributed: bool | Communicator = False,
-) -> None: ...
-@overload
-def fit(
-    model: Model,
-    X: Data | NervanaDataIterator,
-    y: Data | str | None = None,
-    *,
-    epochs: int = DEFAULT_EPOCHS,
-    batch_size: int = DEFAULT_BATCH_SIZE,
-    cost: GeneralizedCost | Cost | str | None = None,
-    optimizer: Optimizer | str | None = None,
-    validation_split: float = 0.0,
-    validation_data: tuple[Data, Data] | NervanaDataIterator | None = None,
-    metrics: Sequence[Metric | str] | Metric | str | None = None,
-    callbacks: Callbacks | Sequence[Callback] | Callback | None = None,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeights | str | None = None,
-    shuffle: bool = True,
-    progress_bar: bool = True,
-    layout: str | None = None,
-    standardize: bool | None = None,
-    text_length: int | None = None,
-    cuda_graphs: bool = True,
-    distributed: bool | Communicator = False,
-) -> History: ...
-@checks_arguments  # type: ignore[misc]
-@on_its_backend
-def fit(
-    model: Model,
-    X: Any = None,
-    y: Any = None,
-    optimizer: Any = None,
-    num_epochs: int | None = None,
-    callbacks: Any = None,
-    cuda_graphs: bool = True,
-    *,
-    dataset: Any = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    cost: Any = None,
-    validation_split: float = 0.0,
-    validation_data: Any = None,
-    metrics: Any = None,
-    sample_weight: Any = None,
-    class_weight: Any = None,
-    shuffle: bool = True,
-    progress_bar: bool = True,
-    layout: str | None = None,
-    standardize: bool | None = None,
-    text_length: int | None = None,
-    distributed: bool | Communicator = False,
-) -> History | None:
-    """Train on data, or as in neon on an iterator: ``fit(dataset, cost, optimizer, num_epochs, callbacks)``.
+class FitMethods(TrainingMethods):
+    """``Model.fit``."""
 
-    Both continue a training: its optimizer, its cost and, after Ctrl-C, its epoch. In ``fit(X, y)``, what is done to
-    the data is part of the model: ``predict`` repeats it, and checkpoints store it. This is: images are transposed to
-    (N, C, H, W), and uint8 is divided by 255; rows of features, columns of numbers, and numbers as targets of a network
-    without last activation are standardized, with mean and deviation of ``X`` and ``y``; categories become one-hot
-    features; words become token ids. Recurrent layers start each row with a state of zeros (``reset_cells``).
+    @overload
+    def fit(
+        self,
+        dataset: NervanaDataIterator,
+        cost: GeneralizedCost | Multicost | Cost | str,
+        optimizer: Optimizer | str,
+        num_epochs: int,
+        callbacks: CallbackBase | None = None,
+        cuda_graphs: bool = True,
+        *,
+        distributed: bool | Communicator = False,
+    ) -> None: ...
+    @overload
+    def fit(
+        self,
+        X: Data | NervanaDataIterator,
+        y: Data | str | None = None,
+        *,
+        epochs: int = DEFAULT_EPOCHS,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        cost: GeneralizedCost | Cost | str | None = None,
+        optimizer: Optimizer | str | None = None,
+        validation_split: float = 0.0,
+        validation_data: tuple[Data, Data] | NervanaDataIterator | None = None,
+        metrics: Sequence[Metric | str] | Metric | str | None = None,
+        callbacks: Callbacks | Sequence[Callback] | Callback | None = None,
+        sample_weight: ArrayLike | None = None,
+        class_weight: ClassWeights | str | None = None,
+        shuffle: bool = True,
+        progress_bar: bool = True,
+        layout: str | None = None,
+        standardize: bool | None = None,
+        text_length: int | None = None,
+        cuda_graphs: bool = True,
+        distributed: bool | Communicator = False,
+    ) -> History: ...
+    @checks_arguments  # type: ignore[misc]
+    @on_its_backend
+    def fit(
+        self,
+        X: Any = None,
+        y: Any = None,
+        optimizer: Any = None,
+        num_epochs: int | None = None,
+        callbacks: Any = None,
+        cuda_graphs: bool = True,
+        *,
+        dataset: Any = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        cost: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        metrics: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        shuffle: bool = True,
+        progress_bar: bool = True,
+        layout: str | None = None,
+        standardize: bool | None = None,
+        text_length: int | None = None,
+        distributed: bool | Communicator = False,
+    ) -> History | None:
+        """Train on data, or as in neon on an iterator: ``fit(dataset, cost, optimizer, num_epochs, callbacks)``.
 
-    Parameters
-    ----------
-    X : array_like, data frame, list of str, or iterator
-        Rows (n, F); images (n, C, H, W), (n, H, W, C) or (n, H, W); sequences (n, F, T) or (n, T, F); a data frame of
-        pandas or polars, or a dict of columns, with numbers and categories; texts; a list of arrays for several
-        inputs; a list of dicts, one for each row; an iterator, whose targets are used; or any iterable of minibatches
-        (X, y), such as a DataLoader of PyTorch. Minibatches are read once before the first step, which counts and
-        checks them, and once in each epoch. They are encoded as arrays are, but standardized only if an earlier
-        ``fit(X, y)`` of this model standardized its data.
-    y : array_like, data frame or str, optional
-        Labels (n,) of any type, (n, T) with time steps; numbers (n,) or (n, K); zeros and ones (n, K) for several
-        labels; the name of a column of ``X``. Default: the inputs. As in neon, the cost if ``X`` is an iterator.
-    optimizer : Optimizer or str, optional
-        The optimizer, such as ``Adam(0.01)``. Default: that of the last ``fit``, or ``Adam()``.
-    num_epochs : int, optional
-        As in neon, the total number of epochs, including those of earlier calls.
-    callbacks : Callbacks, or list of Callback, optional
-        The callbacks. As in neon, an object with their methods.
-    cuda_graphs : bool
-        Whether a GPU may replay minibatches and updates as CUDA graphs, see ``be.replay``; on a CPU, whether the steps
-        of fully connected networks are recorded and repeated, with the same results. Default: True.
-    dataset : iterator, optional
-        neon's name of ``X``.
-    epochs : int
-        The number of epochs of this call. Default: 10.
-    batch_size : int
-        The number of rows of a minibatch of arrays; ``be.bsz`` is unchanged. Default: 32.
-    cost : Cost or str, optional
-        The cost, such as ``MeanSquared()``; that of standardized numbers is recorded as it is minimized, and not in
-        their units. Default: that of the last ``fit``; else ``CrossEntropyMulti()`` for
-        classes, ``CrossEntropyBinary()`` for two classes with one output and for several labels, ``MeanSquared()`` for
-        numbers.
-    validation_split : float
-        The fraction of the rows to validate on, chosen at random: ``round(validation_split * n)`` rows, of each class
-        in proportion. Default: 0. Not together with ``validation_data``.
-    validation_data : tuple or iterator, optional
-        (X, y) to validate on after each epoch.
-    metrics : Metric, str or list of them, optional
-        Metrics to record for the validation data, besides the cost, in the units of ``y``. They are computed once
-        before the first step, so that those that cannot be computed raise an error. Default: ``Accuracy()`` for
-        classes.
-    sample_weight : array_like, optional
-        A factor >= 0 of the cost of each row, (n,).
-    class_weight : dict or "balanced", optional
-        A factor of the cost for each class, by label; "balanced": n / (number of classes * rows of the class).
-    shuffle : bool
-        Whether each epoch has a new random order. Default: True.
-    progress_bar : bool
-        Whether to show a progress bar. Default: True.
-    layout : str, optional
-        The axes of an array: "NF", "NHW", "NFT", "NTF", "NCHW", "NHWC", or "NT" for token ids. Default: recognized by
-        the number of channels and by uint8; an error if there are several possibilities.
-    standardize : bool, optional
-        Whether to standardize features and columns of numbers. Default: True, except for uint8.
-    text_length : int, optional
-        The number of words of a text; longer ones are cut. Default: that of the longest, at most 256.
-    distributed : bool or Communicator
-        Whether to train in all processes that ``mpiexec`` has started; see ``neonlite.distributed``. All pass the same
-        data. Each computes ``batch_size`` rows of a minibatch, and the files of callbacks are written by rank 0. A
-        communicator: that of these processes. Default: False.
+        Both continue a training: its optimizer, its cost and, after Ctrl-C, its epoch. In ``fit(X, y)``, what is done
+        to the data is part of the model: ``predict`` repeats it, and checkpoints store it. This is: images are
+        transposed to (N, C, H, W), and uint8 is divided by 255; rows of features, columns of numbers, and numbers as
+        targets of a network without last activation are standardized, with mean and deviation of ``X`` and ``y``;
+        categories become one-hot features; words become token ids. Recurrent layers start each row with a state of
+        zeros (``reset_cells``).
 
-    Returns
-    -------
-    History
-        The cost and metrics of each epoch of this call. None in neon's form: see ``Callbacks.history``.
+        Parameters
+        ----------
+        X : array_like, data frame, list of str, or iterator
+            Rows (n, F); images (n, C, H, W), (n, H, W, C) or (n, H, W); sequences (n, F, T) or (n, T, F); a data frame
+            of pandas or polars, or a dict of columns, with numbers and categories; texts; a list of arrays for several
+            inputs; a list of dicts, one for each row; an iterator, whose targets are used; or any iterable of
+            minibatches (X, y), such as a DataLoader of PyTorch. Minibatches are read once before the first step, which
+            counts and checks them, and once in each epoch. They are encoded as arrays are, but standardized only if an
+            earlier ``fit(X, y)`` of this model standardized its data.
+        y : array_like, data frame or str, optional
+            Labels (n,) of any type, (n, T) with time steps; numbers (n,) or (n, K); zeros and ones (n, K) for several
+            labels; the name of a column of ``X``. Default: the inputs. As in neon, the cost if ``X`` is an iterator.
+        optimizer : Optimizer or str, optional
+            The optimizer, such as ``Adam(0.01)``. Default: that of the last ``fit``, or ``Adam()``.
+        num_epochs : int, optional
+            As in neon, the total number of epochs, including those of earlier calls.
+        callbacks : Callbacks, or list of Callback, optional
+            The callbacks. As in neon, an object with their methods.
+        cuda_graphs : bool
+            Whether a GPU may replay minibatches and updates as CUDA graphs, see ``be.replay``; on a CPU, whether the
+            steps of fully connected networks are recorded and repeated, with the same results. Default: True.
+        dataset : iterator, optional
+            neon's name of ``X``.
+        epochs : int
+            The number of epochs of this call. Default: 10.
+        batch_size : int
+            The number of rows of a minibatch of arrays; ``be.bsz`` is unchanged. Default: 32.
+        cost : Cost or str, optional
+            The cost, such as ``MeanSquared()``; that of standardized numbers is recorded as it is minimized, and not in
+            their units. Default: that of the last ``fit``; else ``CrossEntropyMulti()`` for classes,
+            ``CrossEntropyBinary()`` for two classes with one output and for several labels, ``MeanSquared()`` for
+            numbers.
+        validation_split : float
+            The fraction of the rows to validate on, chosen at random: ``round(validation_split * n)`` rows, of each
+            class in proportion. Default: 0. Not together with ``validation_data``.
+        validation_data : tuple or iterator, optional
+            (X, y) to validate on after each epoch.
+        metrics : Metric, str or list of them, optional
+            Metrics to record for the validation data, besides the cost, in the units of ``y``. They are computed once
+            before the first step, so that those that cannot be computed raise an error. Default: ``Accuracy()`` for
+            classes.
+        sample_weight : array_like, optional
+            A factor >= 0 of the cost of each row, (n,).
+        class_weight : dict or "balanced", optional
+            A factor of the cost for each class, by label; "balanced": n / (number of classes * rows of the class).
+        shuffle : bool
+            Whether each epoch has a new random order. Default: True.
+        progress_bar : bool
+            Whether to show a progress bar. Default: True.
+        layout : str, optional
+            The axes of an array: "NF", "NHW", "NFT", "NTF", "NCHW", "NHWC", or "NT" for token ids. Default: recognized
+            by the number of channels and by uint8; an error if there are several possibilities.
+        standardize : bool, optional
+            Whether to standardize features and columns of numbers. Default: True, except for uint8.
+        text_length : int, optional
+            The number of words of a text; longer ones are cut. Default: that of the longest, at most 256.
+        distributed : bool or Communicator
+            Whether to train in all processes that ``mpiexec`` has started; see ``neonlite.distributed``. All pass the
+            same data. Each computes ``batch_size`` rows of a minibatch, and the files of callbacks are written by rank
+            0. A communicator: that of these processes. Default: False.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Invalid arguments, before the first step: labels that do not match the outputs, unknown layouts, NaN.
-    KeyboardInterrupt
-        Ctrl-C, after a complete step.
-    SystemExit
-        SIGTERM or SIGHUP, with the exit code 128 + the signal number.
+        Returns
+        -------
+        History
+            The cost and metrics of each epoch of this call. None in neon's form: see ``Callbacks.history``.
 
-    Warns
-    -----
-    RuntimeWarning
-        The cost, or a weight at the end, is NaN or infinite: once per call, with the epoch, the minibatch and the
-        first layer with such outputs. The callback ``TerminateOnNaN`` ends training then.
-    UserWarning
-        Inputs that are not scaled. In neon's form, no epoch is left to train, a callback had ended this training
-        before, or the learning rate is 0 before ``num_epochs``.
+        Raises
+        ------
+        TypeError, ValueError
+            Invalid arguments, before the first step: labels that do not match the outputs, unknown layouts, NaN.
+        KeyboardInterrupt
+            Ctrl-C, after a complete step.
+        SystemExit
+            SIGTERM or SIGHUP, with the exit code 128 + the signal number.
 
-    Examples
-    --------
-    >>> import neonlite as nl
-    >>> from neonlite.layers import Affine
-    >>> from neonlite.models import Model
-    >>> from neonlite.transforms import Softmax
-    >>> from neonlite.initializers import Gaussian
-    >>> be = nl.gen_backend("cpu", rng_seed=1)
-    >>> model = Model([Affine(2, Gaussian(), activation=Softmax())])
-    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], ["low", "low", "high", "high"]
-    >>> history = model.fit(X, y, epochs=100, progress_bar=False)
-    >>> model.predict_classes([[0.5], [2.5]]).tolist()
-    ['low', 'high']
-    """
-    if isinstance(optimizer, Distributed):
-        distributed, optimizer = distributed or True, optimizer.optimizer
-    communicator = get_communicator(model, distributed)
-    processes = 1 if communicator is None else communicator.size
-    X = dataset if X is None else X
-    where = f"{model.name}.fit"
-    is_pairs = (y is None or isinstance(y, str | Cost | GeneralizedCost)) and is_minibatches(where, X)
-    is_iterator = is_pairs or hasattr(X, "nbatches")
-    if is_iterator:
-        y, cost = None, y if cost is None else cost
-    if is_pairs:
-        X = MinibatchIterator(model, where, X, cost, layout)
-        cost, layout = X.cost, None
-    if num_epochs is not None or is_iterator:
-        own = {"batch_size": batch_size, "sample_weight": sample_weight, "class_weight": class_weight, "layout": layout}
-        own |= {"standardize": standardize, "text_length": text_length, "validation_split": validation_split or None}
-        own |= {} if shuffle else {"shuffle": shuffle}
+        Warns
+        -----
+        RuntimeWarning
+            The cost, or a weight at the end, is NaN or infinite: once per call, with the epoch, the minibatch and the
+            first layer with such outputs. The callback ``TerminateOnNaN`` ends training then.
+        UserWarning
+            Inputs that are not scaled. In neon's form, no epoch is left to train, a callback had ended this training
+            before, or the learning rate is 0 before ``num_epochs``.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> from neonlite.layers import Affine
+        >>> from neonlite.models import Model
+        >>> from neonlite.transforms import Softmax
+        >>> from neonlite.initializers import Gaussian
+        >>> be = nl.gen_backend("cpu", rng_seed=1)
+        >>> model = Model([Affine(2, Gaussian(), activation=Softmax())])
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], ["low", "low", "high", "high"]
+        >>> history = model.fit(X, y, epochs=100, progress_bar=False)
+        >>> model.predict_classes([[0.5], [2.5]]).tolist()
+        ['low', 'high']
+        """
+        if isinstance(optimizer, Distributed):
+            distributed, optimizer = distributed or True, optimizer.optimizer
+        communicator = get_communicator(self, distributed)
+        X = dataset if X is None else X
+        where = f"{self.name}.fit"
+        is_pairs = (y is None or isinstance(y, str | Cost | GeneralizedCost)) and is_minibatches(where, X)
+        is_iterator = is_pairs or hasattr(X, "nbatches")
+        if is_iterator:
+            y, cost = None, y if cost is None else cost
+        if is_pairs:
+            X = MinibatchIterator(self, where, X, cost, layout)
+            cost, layout = X.cost, None
+        if num_epochs is not None or is_iterator:
+            own = {"batch_size": batch_size, "sample_weight": sample_weight, "class_weight": class_weight}
+            own |= {"layout": layout, "standardize": standardize, "text_length": text_length}
+            own |= {"validation_split": validation_split or None, "shuffle": None if shuffle else shuffle}
+            if num_epochs is not None:
+                own |= {"epochs": epochs, "validation_data": validation_data, "metrics": metrics}
+            refuse_options(where, own, "num_epochs" if num_epochs is not None else "an iterator")
         if num_epochs is not None:
-            own |= {"epochs": epochs, "validation_data": validation_data, "metrics": metrics}
-        refuse_options(where, own, "num_epochs" if num_epochs is not None else "an iterator")
-    if num_epochs is not None:
-        if X is not None and not is_iterator and not hasattr(X, "ndata"):
-            check_dataset(f"{model.name}.fit: dataset", X, ". For arrays pass epochs= instead: fit(X, y, epochs=10)")
-        sizes = model.be.batch_size(X.batch_size) if is_pairs else nullcontext()
-        with DeferredInterrupt(is_training=True) as interrupt, sizes, shard_minibatches(model, communicator):
-            train(model, X, cost, optimizer, num_epochs, interrupt, callbacks, cuda_graphs)
-        return None
-    if y is None and isinstance(X, list | tuple) and len(X) == 2 and is_pair(*X) and np.ndim(X[1]) == 1:
-        raise TypeError(
-            f"{where}: expected X and y as two arguments, got one {type(X).__name__} of both. Pass fit(X, y)."
-        )
-    epochs = integer(f"{where}: epochs", DEFAULT_EPOCHS if epochs is None else epochs)
-    if not model.has_targets:
-        raise TypeError(
-            f"{where}: expected fit(dataset, cost, optimizer, num_epochs) for a {model.classnm}, got {epochs=}"
-        )
-    if is_iterator:
-        train_set, validation_set, cost = X, validation_data, cost or model.cost
-        batch_size = X.batch_size if is_pairs else model.be.bsz
-        if validation_data is not None and is_minibatches(f"{where}: validation_data", validation_data):
-            encoders = X.input_encoder, X.target_encoder
-            validation_set = MinibatchIterator(
-                model, f"{where}: validation_data", validation_data, cost, None, encoders
+            fit_iterator(self, X, cost, optimizer, num_epochs, callbacks, cuda_graphs, communicator)
+            return None
+        epochs = integer(f"{where}: epochs", DEFAULT_EPOCHS if epochs is None else epochs)
+        if not self.has_targets:
+            raise TypeError(
+                f"{where}: expected fit(dataset, cost, optimizer, num_epochs) for a {self.classnm}, got {epochs=}"
             )
-    else:
-        if validation_split and validation_data is not None:
-            raise ValueError(
-                f"{where}: expected validation_split or validation_data, got both. Pass the one whose rows are to be "
-                "validated on."
-            )
-        data = TrainingData(model, where, X, y, cost, layout, standardize, text_length)
-        data.set_weights(sample_weight, class_weight)
-        train_set, validation_set = data.split(validation_split, bool(shuffle))
-        if validation_data is not None and is_minibatches(f"{where}: validation_data", validation_data):
-            encoders = data.input_encoder, data.target_encoder
-            validation_set = MinibatchIterator(
-                model, f"{where}: validation_data", validation_data, cost, None, encoders
-            )
-        elif isinstance(validation_data, tuple | list):
-            validation_set = data.with_data(validation_data).validation_set()
-        elif validation_data is not None:
-            kind = "(X, y), or an iterator,"
-            validation_set = with_attributes(f"{where}: validation_data", validation_data, "nbatches", kind)
-            check_inputs(f"{where}: validation_data", data.input_encoder, validation_set)
-        for layer in model.layers.leaves():
-            if isinstance(layer, RecurrentBase):
-                layer.reset_cells = True  # rows are independent sequences
-        if train_set.ndata < processes:
-            raise ValueError(f"{where}: expected a row for each of {processes} processes, got {train_set.ndata} rows.")
-        limit = train_set.ndata // processes
-        batch_size = DEFAULT_BATCH_SIZE if batch_size is None else integer(f"{where}: batch_size", batch_size)
-        cost, batch_size = data.cost, min(batch_size, limit)
-    if as_list(metrics) and validation_set is None:
-        raise ValueError(f"{where}: expected validation data for metrics, got none. Pass validation_split=0.2.")
-    if not isinstance(callbacks, Callbacks):
-        callbacks = make_callbacks(model, train_set, validation_set, metrics, callbacks, progress_bar)
+        if is_iterator:
+            validation_set = validation_minibatches(self, X, cost or self.cost, validation_data) or validation_data
+            batch_size = X.batch_size if is_pairs else self.be.bsz
+            data = FitData(X, validation_set, cost or self.cost, batch_size, is_iterator=True)
+        else:
+            if y is None and isinstance(X, list | tuple) and len(X) == 2 and is_pair(*X) and np.ndim(X[1]) == 1:
+                got = f"got one {type(X).__name__} of both"
+                raise TypeError(f"{where}: expected X and y as two arguments, {got}. Pass fit(X, y).")
+            if validation_split and validation_data is not None:
+                raise ValueError(
+                    f"{where}: expected validation_split or validation_data, got both. Pass the one whose rows are to "
+                    "be validated on."
+                )
+            encoded = TrainingData(self, where, X, y, cost, layout, standardize, text_length)
+            encoded.set_weights(sample_weight, class_weight)
+            train_set, validation_set = encoded.split(validation_split, bool(shuffle))
+            if validation_data is not None:
+                validation_set = encode_validation_data(encoded, validation_data)
+            data = prepare_rows(self, encoded, train_set, validation_set, batch_size, communicator)
+        if as_list(metrics) and data.validation_set is None:
+            raise ValueError(f"{where}: expected validation data for metrics, got none. Pass validation_split=0.2.")
+        if not isinstance(callbacks, Callbacks):
+            callbacks = make_callbacks(self, data, metrics, callbacks, progress_bar)
+        fit_epochs(self, data, optimizer, epochs, callbacks, cuda_graphs, communicator)
+        history: History = callbacks.history
+        return history
+
+
+class FitData(NamedTuple):
+    """The data sets of ``fit``, the cost, and the number of rows of a minibatch."""
+
+    train_set: Any
+    validation_set: Any
+    cost: Any
+    batch_size: int
+    is_iterator: bool = False  # of the user, which has its own position
+
+
+def fit_iterator(
+    model: FitMethods,
+    dataset: Any,
+    cost: Any,
+    optimizer: Any,
+    num_epochs: int,
+    callbacks: Any,
+    cuda_graphs: bool,
+    communicator: Communicator | None,
+) -> None:
+    """Train as in neon: on an iterator, until a total number of epochs."""
+    is_pairs = isinstance(dataset, MinibatchIterator)
+    sizes = model.be.batch_size(dataset.batch_size) if is_pairs else nullcontext()
+    with DeferredInterrupt(is_training=True) as interrupt, sizes, shard_minibatches(model, communicator):
+        train(model, dataset, cost, optimizer, num_epochs, interrupt, callbacks, cuda_graphs)
+
+
+def fit_epochs(
+    model: FitMethods,
+    data: FitData,
+    optimizer: Any,
+    epochs: int,
+    callbacks: Callbacks,
+    cuda_graphs: bool,
+    communicator: Communicator | None,
+) -> None:
+    """Train on data sets for a number of further epochs."""
     interrupt = DeferredInterrupt(is_training=True)
-    with interrupt, model.be.batch_size(batch_size), shard_minibatches(model, communicator):
+    with interrupt, model.be.batch_size(data.batch_size), shard_minibatches(model, communicator):
         # the order of rows continues; an iterator has its position, except within an epoch
-        continues = not is_iterator or model.minibatch_index or model.loaded_state is not None
-        is_other = bool(continues) and model.data_state is not None and not can_resume(train_set, model.data_state)
-        optimizer, epochs = optimizer or model.optimizer or Adam(), model.epoch_index + epochs
-        train(model, train_set, cost, optimizer, epochs, interrupt, callbacks, cuda_graphs, is_other)
-    history: History = callbacks.history
-    return history
+        continues = not data.is_iterator or model.minibatch_index or model.loaded_state is not None
+        is_other = bool(continues) and model.data_state is not None and not can_resume(data.train_set, model.data_state)
+        optimizer, total = optimizer or model.optimizer or Adam(), model.epoch_index + epochs
+        train(model, data.train_set, data.cost, optimizer, total, interrupt, callbacks, cuda_graphs, is_other)
+
+
+# --- data sets -------------------------------------------------------------------------------------------------------
+
+
+def validation_minibatches(model: ModelBase, train_set: Any, cost: Any, data: Any) -> MinibatchIterator | None:
+    """Return validation data that are minibatches (X, y), encoded as the training data; None for other data."""
+    where = f"{model.name}.fit: validation_data"
+    if data is None or not is_minibatches(where, data):
+        return None
+    return MinibatchIterator(model, where, data, cost, None, (train_set.input_encoder, train_set.target_encoder))
+
+
+def encode_validation_data(encoded: TrainingData, data: Any) -> Any:
+    """Return the data set of validation data for arrays: (X, y), minibatches of them, or an iterator."""
+    minibatches = validation_minibatches(encoded.model, encoded, encoded.cost, data)
+    if minibatches is not None:
+        return minibatches
+    if isinstance(data, tuple | list):
+        return encoded.with_data(data).validation_set()
+    where = f"{encoded.where}: validation_data"
+    with_attributes(where, data, "nbatches", "(X, y), or an iterator,")
+    check_inputs(where, encoded.input_encoder, data)
+    return data
+
+
+def prepare_rows(
+    model: FitMethods,
+    encoded: TrainingData,
+    train_set: Any,
+    validation_set: Any,
+    batch_size: int | None,
+    communicator: Communicator | None,
+) -> FitData:
+    """Return the data sets of arrays, whose rows are independent sequences."""
+    where, processes = encoded.where, 1 if communicator is None else communicator.size
+    for layer in model.layers.leaves():
+        if isinstance(layer, RecurrentBase):
+            layer.reset_cells = True
+    if train_set.ndata < processes:
+        raise ValueError(f"{where}: expected a row for each of {processes} processes, got {train_set.ndata} rows.")
+    batch_size = DEFAULT_BATCH_SIZE if batch_size is None else integer(f"{where}: batch_size", batch_size)
+    return FitData(train_set, validation_set, encoded.cost, min(batch_size, train_set.ndata // processes))
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
 
 
 def refuse_options(where: str, options: dict[str, Any], form: str) -> None:
@@ -305,7 +367,7 @@ def refuse_options(where: str, options: dict[str, Any], form: str) -> None:
         raise TypeError(f"{where}: expected no {', '.join(given)} together with {form}, got both. {ways_out[form]}")
 
 
-def get_communicator(model: Model, distributed: bool | Communicator) -> Communicator | None:
+def get_communicator(model: FitMethods, distributed: bool | Communicator) -> Communicator | None:
     """Return the communicator of a training in several processes, with the random streams of rank 0; None for one."""
     if not distributed:
         rank, size = launched_rank_and_size()
@@ -323,27 +385,20 @@ def get_communicator(model: Model, distributed: bool | Communicator) -> Communic
     return communicator
 
 
-def shard_minibatches(model: Model, communicator: Communicator | None) -> AbstractContextManager[object]:
+def shard_minibatches(model: FitMethods, communicator: Communicator | None) -> AbstractContextManager[object]:
     """Return a context in which iterators yield the columns of this process."""
     return nullcontext() if communicator is None else communicator.sharded(model.be)
 
 
-def make_callbacks(
-    model: Model,
-    train_set: NervanaDataIterator,
-    validation_set: NervanaDataIterator | None,
-    metrics: Any,
-    callbacks: Callback | Sequence[Callback] | None,
-    progress_bar: bool,
-) -> Callbacks:
+def make_callbacks(model: Any, data: FitData, metrics: Any, callbacks: Any, progress_bar: bool) -> Callbacks:
     """Return callbacks that record the costs and the metrics, and the given ones."""
-    result = Callbacks(model, train_set, eval_set=validation_set, progress_bar=progress_bar)
-    if validation_set is not None:
+    result = Callbacks(model, data.train_set, eval_set=data.validation_set, progress_bar=progress_bar)
+    if data.validation_set is not None:
+        encoder = data.train_set.target_encoder
         if metrics is None:
-            metrics = "accuracy" if isinstance(train_set.target_encoder, ClassEncoder) else []
+            metrics = "accuracy" if isinstance(encoder, ClassEncoder) else []
         for metric in as_list(metrics):
-            metric = metric_for(f"{model.name}.fit", train_set.target_encoder, metric)
-            result.add_callback(MetricCallback(validation_set, metric))
+            result.add_callback(MetricCallback(data.validation_set, metric_for(f"{model.name}.fit", encoder, metric)))
     for callback in as_list(callbacks):
         result.add_callback(callback)
     return result

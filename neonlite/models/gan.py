@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from pathlib import Path
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend import Tensor
 from neonlite.backend.lock import exclusive
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import check_number, instance, integer, one_of
-from neonlite.layers import GeneralizedGANCost, GenerativeAdversarial, LayerContainer
+from neonlite.data import NervanaDataIterator
+from neonlite.layers import GeneralizedCost, GeneralizedGANCost, GenerativeAdversarial, LayerContainer, Multicost
 from neonlite.layers.buffers import iobuf_shape, num_features
 from neonlite.layers.summary import Summary
 from neonlite.messages import describe
 from neonlite.models.model import Model
-from neonlite.models.nonfinite import check_step_cost
-from neonlite.transforms import GANCost
-from neonlite.typing import LayerShape, LayerShapes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from neonlite.backend import Tensor
-    from neonlite.data import NervanaDataIterator
-    from neonlite.layers import GeneralizedCost, Multicost
-    from neonlite.optimizers import Optimizer
-    from neonlite.transforms import Cost
-    from neonlite.typing import ShapeLike
+from neonlite.models.predict import predict_rows
+from neonlite.models.training import check_step_cost
+from neonlite.optimizers import Optimizer
+from neonlite.transforms import Cost, GANCost
+from neonlite.typing import LayerShape, LayerShapes, ShapeLike
 
 # With wgan_train_sched, the discriminator makes WGAN_CRITIC_STEPS steps for each of the first WGAN_WARMUP_STEPS steps
 # of the generator, and for every WGAN_CRITIC_INTERVAL-th step after these.
@@ -323,11 +318,7 @@ class GAN(Model):
             )
         n = integer(f"{self.name}.generate: n", n)
         self.initialize(self.data_shape)
-        noise, z, outputs = self.get_noise(n), self.buffer("noise", self.layers.in_shape), []
-        for first in range(0, n, self.be.bsz):
-            rows = noise[first : first + self.be.bsz]
-            z.fill(0)
-            z[:, : len(rows)] = rows.T.copy()
-            outputs.append(self.generator.fprop(z, inference=True).get()[:, : len(rows)].T)
+        noise = np.pad(self.get_noise(n), ((0, -n % self.be.bsz), (0, 0)))  # minibatches of one size: equal rounding
+        outputs = predict_rows(f"{self.name}.generate", self.generator, noise, None, True, self.be.bsz)[:n]
         shape = self.data_shape
-        return np.concatenate(outputs).reshape(n, *([shape] if isinstance(shape, int) else shape))
+        return outputs.reshape(n, *([shape] if isinstance(shape, int) else shape))

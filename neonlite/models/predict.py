@@ -3,197 +3,241 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.current import on_its_backend
-from neonlite.backend.interrupt import defers_interrupt, raise_interrupt
+from neonlite.backend.interrupt import defers_interrupt
 from neonlite.backend.validation import checks_arguments, integer
 from neonlite.backend.warn import warn
 from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import first_true_row, to_array, transpose_hint
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
-from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
+from neonlite.encoders.targets import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.weights import MAX_MINIBATCHES
-from neonlite.models.evaluation import as_columns
-from neonlite.models.fit_checks import MAX_UNSCALED_INPUT
-from neonlite.models.metric_values import MetricValues
-from neonlite.models.minibatches import MinibatchIterator, is_minibatches
+from neonlite.models.base import ModelBase
+from neonlite.models.evaluation import (
+    EvaluationMethods,
+    MetricValues,
+    Minibatch,
+    as_columns,
+    map_minibatches,
+    output_rows,
+)
 from neonlite.models.training_data import (
+    MinibatchIterator,
     check_targets,
     expects_probabilities,
+    is_minibatches,
     metric_for,
     split_column,
     target_encoder_for,
 )
-from neonlite.transforms import Logistic, Softmax
-
-if TYPE_CHECKING:
-    from neonlite.models.model import Model
-    from neonlite.transforms import Cost, Metric
-    from neonlite.typing import Data, LayerShapes
+from neonlite.transforms import Cost, Logistic, Metric, Softmax
+from neonlite.typing import Data, LayerShapes
 
 DEFAULT_ROWS = 128  # the rows of a minibatch if the backend has no batch size
+MAX_UNSCALED_INPUT = 50  # larger uint8 inputs cause a warning
 
 
-class Predictor:
-    """Compute the outputs of a network for rows, without changing the training state or ``be.bsz``."""
+class PredictionMethods(EvaluationMethods):
+    """Predictions and metrics of a model for arrays."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    @property
+    def classes(self) -> list[str | int | float | bool] | None:
+        """The labels in the order of the outputs, if ``fit`` was given one class for each row, else None."""
+        return self.target_encoder.classes if isinstance(self.target_encoder, ClassEncoder) else None
 
-    def __call__(
-        self,
-        network: Any,
-        X: Any,
-        preprocessing: Preprocessing | None,
-        preprocessed: bool | None,
-        batch_size: int = DEFAULT_ROWS,
+    @defers_interrupt
+    @checks_arguments
+    def predict(
+        self, X: Data | NervanaDataIterator, preprocessed: bool | None = None, batch_size: int | None = None
     ) -> NDArray[Any]:
-        """Return the outputs for rows, preprocessed if necessary."""
-        be, shape = network.be, network.in_shape
-        arrays, shapes = self.rows(X, shape)
-        steps = self.applied(arrays, preprocessing, preprocessed)
-        scales = [None if step is None or step.scale == (1, 0) else step.scale for step in steps]
-        columns = [
-            MinibatchBuffers(be, x, f"{self.name}.inputs", scale) for x, scale in zip(shapes, scales, strict=True)
-        ]
-        outputs, n, size = [], len(arrays[0]), batch_size
-        with be.lock:  # so that all rows use the same weights
-            for first, last in pairwise([*range(0, n, size), n]):
-                raise_interrupt()
-                width = last - first
-                with be.batch_size(width):
-                    copy = network.inference_copies.of(network, width, MAX_MINIBATCHES * size)
-                    for layer in copy.leaves():
-                        layer.set_state({})  # recurrent states of zeros
-                    batch = [x[first:last] for x in arrays]
-                    batch = [x if step is None else step.subtract_mean(x) for x, step in zip(batch, steps, strict=True)]
-                    x = [c.fill(width, [(slice(0, width), rows.T)]) for c, rows in zip(columns, batch, strict=True)]
-                    y = copy.fprop(x if isinstance(shape, list) else x[0], inference=True)
-                    outputs.append(self.outputs(y, width))
-        return np.concatenate(outputs)
+        """Return the outputs for rows, or for one sample. Any thread may call it.
 
-    def rows(self, X: Any, shape: Any) -> tuple[list[NDArray[Any]], list[Any]]:
-        """Return the inputs as arrays (n, F), one for each input of the network, and the shapes of these inputs."""
-        if isinstance(shape, list):
-            if not isinstance(X, list | tuple) or len(X) != len(shape):
-                got = f"{len(X)} arrays" if isinstance(X, list | tuple) else f"a {type(X).__name__}"
-                raise ValueError(f"{self.name}: expected a list of {len(shape)} arrays with rows {shape}, got {got}")
-            shapes, inputs = shape, list(X)
-        else:
-            shapes, inputs = [shape], [X]
-        arrays = [to_array(self.name, x, "X") for x in inputs]
-        if len({*map(len, arrays)}) > 1:
-            raise ValueError(f"{self.name}: expected arrays with equal numbers of rows, got {[*map(len, arrays)]}")
-        for x, expected in zip(arrays, shapes, strict=True):
-            self.check(x, expected)
-            if is_float_array(x) and not np.isfinite(x).all():
-                row = first_true_row(~np.isfinite(x))
+        Training, its buffers and ``be.bsz`` are not affected. During a ``fit`` in another thread, all rows use the
+        weights of one complete step. Each row starts with recurrent states of zeros.
+
+        Parameters
+        ----------
+        X : array_like, data frame, list of str, or iterator
+            Data in the format of ``fit(X, y)``, which is encoded as there; else rows (n, F), (n, F, T), (n, C, H, W),
+            or flattened; a list of arrays for a network with several inputs. One sample without the axis n, one text,
+            or a dict of one row. An iterator gives rows in its order.
+        preprocessed : bool, optional
+            Whether the rows are preprocessed as the training set was, such as by the ``scale`` of an ArrayIterator. If
+            not, that preprocessing, which checkpoints store, is applied. Default: only rows of floats are preprocessed,
+            and only if the training set contained integers.
+        batch_size : int, optional
+            The number of rows that are computed at once. Default: ``be.bsz``, or 128.
+
+        Returns
+        -------
+        numpy.ndarray
+            Probabilities or numbers, (n, K), or (n, K, T) with time steps; (n,) if ``fit`` was given numbers (n,).
+            Without the axis n for one sample. Numbers that ``fit(X, y)`` standardized are in the units of its ``y``, or
+            of ``X`` if there was no ``y``, in float64.
+
+        Raises
+        ------
+        ValueError
+            The rows have another shape or layout, or contain NaN, infinity, or floats outside of the range of the
+            preprocessed training set.
+        """
+        outputs, is_single = raw_outputs(self, f"{self.name}.predict", X, preprocessed, batch_size)
+        values = outputs if self.target_encoder is None else self.target_encoder.decode(outputs)
+        return values[0] if is_single else values
+
+    @defers_interrupt
+    def predict_proba(self, X: Data | NervanaDataIterator, batch_size: int | None = None) -> NDArray[Any]:
+        """Return the probabilities of the classes.
+
+        Parameters
+        ----------
+        X : array_like, data frame, list of str, or iterator
+            As for ``predict``.
+        batch_size : int, optional
+            The number of rows that are computed at once. Default: ``be.bsz``, or 128.
+
+        Returns
+        -------
+        numpy.ndarray
+            (n, K), or (n, K, T) with time steps, in the order of ``model.classes``; for a network with one output,
+            which is the probability of the second class, (n, 2).
+
+        Raises
+        ------
+        TypeError
+            The network does not end with ``Softmax`` or ``Logistic``.
+        """
+        where = f"{self.name}.predict_proba"
+        transform = getattr(self.layers.get_terminal(), "transform", None)
+        if not isinstance(transform, Softmax | Logistic):
+            activation = "no activation" if transform is None else transform.classnm
+            raise TypeError(f"{where}: expected a network that ends with Softmax() or Logistic(), got {activation}.")
+        outputs, is_single = raw_outputs(self, where, X, None, batch_size)
+        if outputs.shape[1] == 1:
+            outputs = np.concatenate([1 - outputs, outputs], axis=1)
+        return outputs[0] if is_single else outputs
+
+    @defers_interrupt
+    def predict_classes(self, X: Data | NervanaDataIterator, batch_size: int | None = None) -> NDArray[Any]:
+        """Return the most probable class of each row, as a label of ``fit(X, y)``.
+
+        Parameters
+        ----------
+        X : array_like, data frame, list of str, or iterator
+            As for ``predict``.
+        batch_size : int, optional
+            The number of rows that are computed at once. Default: ``be.bsz``, or 128.
+
+        Returns
+        -------
+        numpy.ndarray
+            Labels (n,), or (n, T) with time steps; zeros and ones (n, K) if a row may have several labels. Class
+            indices if the model was trained on an iterator.
+
+        Raises
+        ------
+        TypeError
+            The model was trained on numbers.
+        """
+        where = f"{self.name}.predict_classes"
+        outputs, is_single = raw_outputs(self, where, X, None, batch_size)
+        encoder = self.target_encoder
+        classes = class_indices(outputs) if encoder is None else encoder.classes_of(where, outputs)
+        return classes[0] if is_single else classes
+
+    @defers_interrupt
+    @on_its_backend
+    @checks_arguments
+    def evaluate(
+        self,
+        X: Data | NervanaDataIterator,
+        y: Data | str | None = None,
+        metrics: Sequence[Metric | Cost | str] | Metric | Cost | str | None = None,
+        batch_size: int | None = None,
+    ) -> dict[str, Any]:
+        """Return metrics of data. Any thread may call it, as with ``predict``.
+
+        Parameters
+        ----------
+        X : array_like, data frame, list of str, or iterator
+            As for ``fit``.
+        y : array_like, data frame or str, optional
+            As for ``fit``; numbers are compared in their units.
+        metrics : Metric, str or list of them, optional
+            Such as ``["accuracy", "f1"]``, each name once; see ``neonlite.transforms.get_metric``. Default: "accuracy"
+            for classes, "f1" for several labels, "mse", "mae" and "r2" for numbers.
+        batch_size : int, optional
+            The number of rows that are computed at once. Default: ``be.bsz``, or 128.
+
+        Returns
+        -------
+        dict
+            The values by the short names, as they were given; of metric objects with one value, by its name, as in the
+            history of ``fit``, and of others by their class.
+
+        Raises
+        ------
+        ValueError
+            Unknown metrics, two of one name, or labels that are not classes of the model.
+        """
+        where = f"{self.name}.evaluate"
+        encoder = self.target_encoder
+        if metrics is None:
+            is_number = isinstance(encoder, NumberEncoder) or (encoder is None and not predicts_classes(self))
+            is_indicator = isinstance(encoder, IndicatorEncoder)
+            metrics = ["mse", "mae", "r2"] if is_number else "f1" if is_indicator else "accuracy"
+        given: list[Any] = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
+        computed: dict[str, Metric] = {}
+        for x in given:
+            metric = metric_for(where, encoder, x)
+            name = x if isinstance(x, str) else metric.metric_names[0] if len(metric.metric_names) == 1 else x.classnm
+            if name in computed:
                 raise ValueError(
-                    f"{self.name}: expected finite values, got NaN or infinity in row {row}. Remove these rows, or "
-                    "replace the values."
+                    f"{where}: expected metrics of different names, got {name} twice. Call evaluate for each."
                 )
-        return [x.reshape(len(x), -1) for x in arrays], shapes
-
-    def check(self, x: NDArray[Any], shape: Any) -> None:
-        """Raise ValueError unless rows have this shape, or the same number of elements if either of the two is flat."""
-        sizes, row = shape if isinstance(shape, tuple) else (shape,), x.shape[1:]
-        if math.prod(sizes) == math.prod(row) and (1 in (len(sizes), len(row)) or ones_off(sizes) == ones_off(row)):
-            return
-        hint = transpose_hint(row, sizes)
-        if not hint and len(sizes) == len(row) == 2 and sizes[0] == row[0]:
-            hint = f"call model.set_seq_len({row[1]}) first"
-        if x.ndim == 2 and len(x) == math.prod(sizes):
-            hint = "pass rows: X.T"
-        expected = f"rows of shape {shape}, an array {(len(x), *sizes)}"
-        raise ValueError(f"{self.name}: expected {expected}, got {x.shape}{hint and f': {hint}'}")
-
-    def applied(
-        self, arrays: list[NDArray[Any]], preprocessing: Preprocessing | None, preprocessed: bool | None
-    ) -> list[Preprocessing | None]:
-        """Return the preprocessing to apply to each input: none for floats if the training data were integers."""
-        if preprocessing is None or preprocessed is not None:
-            return [None if preprocessed else preprocessing] * len(arrays)
-        steps: list[Preprocessing | None] = []
-        for x, limits in zip_longest(arrays, preprocessing.integers[: len(arrays)]):
-            if limits is None or x.dtype.kind in "iu":
-                steps.append(preprocessing)
-                continue
-            if not preprocessing.is_in_scaled_range(x, limits):
-                raise ValueError(
-                    f"{self.name}: expected {limits}, as in the training data, or preprocessed floats, "
-                    f"{preprocessing.factor:g} * x + {preprocessing.offset:g}, got {x.dtype} from {x.min():g} to "
-                    f"{x.max():g}. Pass preprocessed=False to preprocess these rows, preprocessed=True to use them "
-                    "unchanged."
-                )
-            steps.append(None)
-        return steps
-
-    def outputs(self, y: Any, n: int) -> NDArray[Any]:
-        """Return outputs as rows (n, K), or (n, K, T) with time steps."""
-        if isinstance(y, list):
-            raise ValueError(f"{self.name}: expected a network with one output, got {len(y)}. Use fprop.")
-        values: NDArray[Any] = y.get()
-        steps = values.shape[1] // n
-        return values.T if steps == 1 else values.reshape(-1, steps, n).transpose(2, 0, 1)
-
-
-def ones_off(sizes: Iterable[int]) -> list[int]:
-    """Return the sizes that are not 1."""
-    return [n for n in sizes if n != 1]
-
-
-@defers_interrupt
-@checks_arguments
-def predict(
-    model: Model, X: Data | NervanaDataIterator, preprocessed: bool | None = None, batch_size: int | None = None
-) -> NDArray[Any]:
-    """Return the outputs for rows, or for one sample. Any thread may call it.
-
-    Training, its buffers and ``be.bsz`` are not affected. During a ``fit`` in another thread, all rows use the
-    weights of one complete step. Each row starts with recurrent states of zeros.
-
-    Parameters
-    ----------
-    X : array_like, data frame, list of str, or iterator
-        Data in the format of ``fit(X, y)``, which is encoded as there; else rows (n, F), (n, F, T), (n, C, H, W), or
-        flattened; a list of arrays for a network with several inputs. One sample without the axis n, one text, or a
-        dict of one row. An iterator gives rows in its order.
-    preprocessed : bool, optional
-        Whether the rows are preprocessed as the training set was, such as by the ``scale`` of an ArrayIterator. If
-        not, that preprocessing, which checkpoints store, is applied. Default: only rows of floats are preprocessed,
-        and only if the training set contained integers.
-    batch_size : int, optional
-        The number of rows that are computed at once. Default: ``be.bsz``, or 128.
-
-    Returns
-    -------
-    numpy.ndarray
-        Probabilities or numbers, (n, K), or (n, K, T) with time steps; (n,) if ``fit`` was given numbers (n,). Without
-        the axis n for one sample. Numbers that ``fit(X, y)`` standardized are in the units of its ``y``, or of ``X``
-        if there was no ``y``, in float64.
-
-    Raises
-    ------
-    ValueError
-        The rows have another shape or layout, or contain NaN, infinity, or floats outside of the range of the
-        preprocessed training set.
-    """
-    outputs, is_single = raw_outputs(model, f"{model.name}.predict", X, preprocessed, batch_size)
-    values = outputs if model.target_encoder is None else model.target_encoder.decode(outputs)
-    return values[0] if is_single else values
+            computed[name] = metric
+        if y is None and is_minibatches(where, X):
+            X = MinibatchIterator(self, where, X)
+        if isinstance(X, NervanaDataIterator):
+            with batch_size_of(self, X):
+                return {name: as_value(self.eval(X, metric), metric) for name, metric in computed.items()}
+        if y is None:
+            raise ValueError(
+                f"{where}: expected targets y, got None. Pass evaluate(X, y), or an iterator with targets."
+            )
+        if isinstance(y, str):
+            X, y = split_column(where, X, y)
+        outputs, is_single = raw_outputs(self, where, X, None, batch_size)
+        if is_single:
+            raise ValueError(f"{where}: expected rows (n, ...), got one sample. Pass X[None] and y[None].")
+        if encoder is None:
+            encoder = target_encoder_for(where, self.layers, y, self.cost, is_training=False)
+        targets = encoder.encode(where, y)
+        check_targets(where, self.layers, encoder, targets, y)
+        if isinstance(encoder, ClassEncoder):
+            targets = one_hot(targets, outputs.shape[1])
+        outputs, targets = encoder.decode(outputs), encoder.decode(targets)
+        if len(targets) != len(outputs):
+            raise ValueError(
+                f"{where}: expected X and y with equal numbers of rows, got {len(outputs)} and {len(targets)}"
+            )
+        columns, t = (self.be.array(as_columns(x), dtype=x.dtype.name) for x in (outputs, targets))
+        return {name: as_value(metric(columns, t), metric) for name, metric in computed.items()}
 
 
 def raw_outputs(
-    model: Model, where: str, X: Any, preprocessed: bool | None = None, batch_size: int | None = None
+    model: EvaluationMethods, where: str, X: Any, preprocessed: bool | None = None, batch_size: int | None = None
 ) -> tuple[NDArray[Any], bool]:
     """Return the outputs of the network for rows, and whether ``X`` is one sample."""
     model.check_can_evaluate()
@@ -220,14 +264,111 @@ def raw_outputs(
             warn(f"{where}: the weights are random: the model was neither trained nor loaded. Call fit or load_params.")
             with model.be.batch_size(batch_size):
                 model.initialize(ArrayIterator(rows, lshape=model.layers.in_shape, partial_last=True))
-    outputs = model.predictor(model.layers, rows, model.preprocessing, preprocessed, batch_size)
+    outputs = predict_rows(where, model.layers, rows, model.preprocessing, preprocessed, batch_size)
     if not np.isfinite(outputs).all():
         row = first_true_row(~np.isfinite(outputs))
         warn(f"{where}: the outputs of row {row} are NaN or infinite. Check the weights: model.get_weights()")
     return outputs, batch is not None
 
 
-def batch_size_of(model: Model, dataset: Any) -> AbstractContextManager[object]:
+def predict_rows(
+    where: str, network: Any, X: Any, preprocessing: Preprocessing | None, preprocessed: bool | None, batch_size: int
+) -> NDArray[Any]:
+    """Return the outputs of a network for rows, preprocessed if necessary; the training state is not changed."""
+    be, shape = network.be, network.in_shape
+    arrays, shapes = read_rows(where, X, shape)
+    steps = choose_preprocessing(where, arrays, preprocessing, preprocessed)
+    scales = [None if step is None or step.scale == (1, 0) else step.scale for step in steps]
+    buffers = [MinibatchBuffers(be, x, f"{where}.inputs", scale) for x, scale in zip(shapes, scales, strict=True)]
+
+    def minibatches() -> Iterator[tuple[Any, None]]:
+        for first in range(0, len(arrays[0]), batch_size):
+            batch = [x[first : first + batch_size] for x in arrays]
+            batch = [x if step is None else step.subtract_mean(x) for x, step in zip(batch, steps, strict=True)]
+            n = len(batch[0])
+            x = [buffer.fill(n, [(slice(0, n), rows.T)]) for buffer, rows in zip(buffers, batch, strict=True)]
+            yield x if isinstance(shape, list) else x[0], None
+
+    @contextmanager
+    def open_copy(x: Any) -> Iterator[Minibatch]:
+        width = network.num_samples(x)
+        with be.batch_size(width):
+            copy = network.inference_copies.of(network, width, MAX_MINIBATCHES * batch_size)
+            for layer in copy.leaves():
+                layer.set_state({})  # recurrent states of zeros
+            yield partial(copy.fprop, inference=True), width, 0, width
+
+    with be.lock:  # so that all rows use the same weights
+        return np.concatenate(
+            map_minibatches(where, minibatches(), len(arrays[0]), open_copy, partial(output_rows, where))
+        )
+
+
+def read_rows(where: str, X: Any, shape: Any) -> tuple[list[NDArray[Any]], list[Any]]:
+    """Return the inputs as arrays (n, F), one for each input of the network, and the shapes of these inputs."""
+    if isinstance(shape, list):
+        if not isinstance(X, list | tuple) or len(X) != len(shape):
+            got = f"{len(X)} arrays" if isinstance(X, list | tuple) else f"a {type(X).__name__}"
+            raise ValueError(f"{where}: expected a list of {len(shape)} arrays with rows {shape}, got {got}")
+        shapes, inputs = shape, list(X)
+    else:
+        shapes, inputs = [shape], [X]
+    arrays = [to_array(where, x, "X") for x in inputs]
+    if len({*map(len, arrays)}) > 1:
+        raise ValueError(f"{where}: expected arrays with equal numbers of rows, got {[*map(len, arrays)]}")
+    for x, expected in zip(arrays, shapes, strict=True):
+        check_shape(where, x, expected)
+        if is_float_array(x) and not np.isfinite(x).all():
+            row = first_true_row(~np.isfinite(x))
+            raise ValueError(
+                f"{where}: expected finite values, got NaN or infinity in row {row}. Remove these rows, or "
+                "replace the values."
+            )
+    return [x.reshape(len(x), -1) for x in arrays], shapes
+
+
+def check_shape(where: str, x: NDArray[Any], shape: Any) -> None:
+    """Raise ValueError unless rows have this shape, or the same number of elements if either of the two is flat."""
+    sizes, row = shape if isinstance(shape, tuple) else (shape,), x.shape[1:]
+    if math.prod(sizes) == math.prod(row) and (1 in (len(sizes), len(row)) or ones_off(sizes) == ones_off(row)):
+        return
+    hint = transpose_hint(row, sizes)
+    if not hint and len(sizes) == len(row) == 2 and sizes[0] == row[0]:
+        hint = f"call model.set_seq_len({row[1]}) first"
+    if x.ndim == 2 and len(x) == math.prod(sizes):
+        hint = "pass rows: X.T"
+    expected = f"rows of shape {shape}, an array {(len(x), *sizes)}"
+    raise ValueError(f"{where}: expected {expected}, got {x.shape}{hint and f': {hint}'}")
+
+
+def choose_preprocessing(
+    where: str, arrays: list[NDArray[Any]], preprocessing: Preprocessing | None, preprocessed: bool | None
+) -> list[Preprocessing | None]:
+    """Return the preprocessing to apply to each input: none for floats if the training data were integers."""
+    if preprocessing is None or preprocessed is not None:
+        return [None if preprocessed else preprocessing] * len(arrays)
+    steps: list[Preprocessing | None] = []
+    for x, limits in zip_longest(arrays, preprocessing.integers[: len(arrays)]):
+        if limits is None or x.dtype.kind in "iu":
+            steps.append(preprocessing)
+            continue
+        if not preprocessing.is_in_scaled_range(x, limits):
+            raise ValueError(
+                f"{where}: expected {limits}, as in the training data, or preprocessed floats, "
+                f"{preprocessing.factor:g} * x + {preprocessing.offset:g}, got {x.dtype} from {x.min():g} to "
+                f"{x.max():g}. Pass preprocessed=False to preprocess these rows, preprocessed=True to use them "
+                "unchanged."
+            )
+        steps.append(None)
+    return steps
+
+
+def ones_off(sizes: Iterable[int]) -> list[int]:
+    """Return the sizes that are not 1."""
+    return [n for n in sizes if n != 1]
+
+
+def batch_size_of(model: ModelBase, dataset: Any) -> AbstractContextManager[object]:
     """Return a context with the batch size of minibatches that have one; others have that of the backend."""
     return model.be.batch_size(dataset.batch_size) if isinstance(dataset, MinibatchIterator) else nullcontext()
 
@@ -243,143 +384,7 @@ def is_one_sample(X: Any, shape: LayerShapes | None) -> bool:
         return False
 
 
-@defers_interrupt
-def predict_proba(model: Model, X: Data | NervanaDataIterator, batch_size: int | None = None) -> NDArray[Any]:
-    """Return the probabilities of the classes.
-
-    Parameters
-    ----------
-    X : array_like, data frame, list of str, or iterator
-        As for ``predict``.
-    batch_size : int, optional
-        The number of rows that are computed at once. Default: ``be.bsz``, or 128.
-
-    Returns
-    -------
-    numpy.ndarray
-        (n, K), or (n, K, T) with time steps, in the order of ``model.classes``; for a network with one output, which
-        is the probability of the second class, (n, 2).
-
-    Raises
-    ------
-    TypeError
-        The network does not end with ``Softmax`` or ``Logistic``.
-    """
-    where = f"{model.name}.predict_proba"
-    transform = getattr(model.layers.get_terminal(), "transform", None)
-    if not isinstance(transform, Softmax | Logistic):
-        activation = "no activation" if transform is None else transform.classnm
-        raise TypeError(f"{where}: expected a network that ends with Softmax() or Logistic(), got {activation}.")
-    outputs, is_single = raw_outputs(model, where, X, None, batch_size)
-    if outputs.shape[1] == 1:
-        outputs = np.concatenate([1 - outputs, outputs], axis=1)
-    return outputs[0] if is_single else outputs
-
-
-@defers_interrupt
-def predict_classes(model: Model, X: Data | NervanaDataIterator, batch_size: int | None = None) -> NDArray[Any]:
-    """Return the most probable class of each row, as a label of ``fit(X, y)``.
-
-    Parameters
-    ----------
-    X : array_like, data frame, list of str, or iterator
-        As for ``predict``.
-    batch_size : int, optional
-        The number of rows that are computed at once. Default: ``be.bsz``, or 128.
-
-    Returns
-    -------
-    numpy.ndarray
-        Labels (n,), or (n, T) with time steps; zeros and ones (n, K) if a row may have several labels. Class indices
-        if the model was trained on an iterator.
-
-    Raises
-    ------
-    TypeError
-        The model was trained on numbers.
-    """
-    where = f"{model.name}.predict_classes"
-    outputs, is_single = raw_outputs(model, where, X, None, batch_size)
-    encoder = model.target_encoder
-    classes = class_indices(outputs) if encoder is None else encoder.classes_of(where, outputs)
-    return classes[0] if is_single else classes
-
-
-@defers_interrupt
-@on_its_backend
-@checks_arguments
-def evaluate(
-    model: Model,
-    X: Data | NervanaDataIterator,
-    y: Data | str | None = None,
-    metrics: Sequence[Metric | Cost | str] | Metric | Cost | str | None = None,
-    batch_size: int | None = None,
-) -> dict[str, Any]:
-    """Return metrics of data. Any thread may call it, as with ``predict``.
-
-    Parameters
-    ----------
-    X : array_like, data frame, list of str, or iterator
-        As for ``fit``.
-    y : array_like, data frame or str, optional
-        As for ``fit``; numbers are compared in their units.
-    metrics : Metric, str or list of them, optional
-        Such as ``["accuracy", "f1"]``, each name once; see ``neonlite.transforms.get_metric``. Default: "accuracy"
-        for classes, "f1" for several labels, "mse", "mae" and "r2" for numbers.
-    batch_size : int, optional
-        The number of rows that are computed at once. Default: ``be.bsz``, or 128.
-
-    Returns
-    -------
-    dict
-        The values by the short names, as they were given; of metric objects with one value, by its name, as in the
-        history of ``fit``, and of others by their class.
-
-    Raises
-    ------
-    ValueError
-        Unknown metrics, two of one name, or labels that are not classes of the model.
-    """
-    where = f"{model.name}.evaluate"
-    encoder = model.target_encoder
-    if metrics is None:
-        is_number = isinstance(encoder, NumberEncoder) or (encoder is None and not predicts_classes(model))
-        is_indicator = isinstance(encoder, IndicatorEncoder)
-        metrics = ["mse", "mae", "r2"] if is_number else "f1" if is_indicator else "accuracy"
-    given: list[Any] = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
-    computed: dict[str, Metric] = {}
-    for x in given:
-        metric = metric_for(where, encoder, x)
-        name = x if isinstance(x, str) else metric.metric_names[0] if len(metric.metric_names) == 1 else x.classnm
-        if name in computed:
-            raise ValueError(f"{where}: expected metrics of different names, got {name} twice. Call evaluate for each.")
-        computed[name] = metric
-    if y is None and is_minibatches(where, X):
-        X = MinibatchIterator(model, where, X)
-    if isinstance(X, NervanaDataIterator):
-        with batch_size_of(model, X):
-            return {name: as_value(model.eval(X, metric), metric) for name, metric in computed.items()}
-    if y is None:
-        raise ValueError(f"{where}: expected targets y, got None. Pass evaluate(X, y), or an iterator with targets.")
-    if isinstance(y, str):
-        X, y = split_column(where, X, y)
-    outputs, is_single = raw_outputs(model, where, X, None, batch_size)
-    if is_single:
-        raise ValueError(f"{where}: expected rows (n, ...), got one sample. Pass X[None] and y[None].")
-    if encoder is None:
-        encoder = target_encoder_for(where, model.layers, y, model.cost, is_training=False)
-    targets = encoder.encode(where, y)
-    check_targets(where, model.layers, encoder, targets, y)
-    if isinstance(encoder, ClassEncoder):
-        targets = one_hot(targets, outputs.shape[1])
-    outputs, targets = encoder.decode(outputs), encoder.decode(targets)
-    if len(targets) != len(outputs):
-        raise ValueError(f"{where}: expected X and y with equal numbers of rows, got {len(outputs)} and {len(targets)}")
-    columns, t = (model.be.array(as_columns(x), dtype=x.dtype.name) for x in (outputs, targets))
-    return {name: as_value(metric(columns, t), metric) for name, metric in computed.items()}
-
-
-def predicts_classes(model: Model) -> bool:
+def predicts_classes(model: ModelBase) -> bool:
     """Return whether the outputs are probabilities of classes, by the last activation and the cost."""
     transform, cost = getattr(model.layers.get_terminal(), "transform", None), model.cost
     if isinstance(transform, Softmax):

@@ -9,15 +9,12 @@ transforms and costs of the user, and methods that the user has replaced, are no
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neonlite.backend.attribute_snapshot import AttributeSnapshot
 from neonlite.backend.builtin_classes import is_builtin
 from neonlite.backend.recording import Call, record
 from neonlite.layers import Activation, Bias, GeneralizedCost, Linear, Sequential
-
-if TYPE_CHECKING:
-    from neonlite.models.model import Model
 
 LAYERS = (Activation, Bias, Linear)  # they run compiled assignments and matrix products alone
 LAYER_METHODS = ("fprop", "bprop")
@@ -35,11 +32,11 @@ ORIGINAL_METHODS = [getattr(*method) for method in METHODS]
 class RecordedSteps:
     """The recorded forward and backward passes of a model, one for each pair of input and target tensors."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
         self.passes: dict[tuple[int, ...], RecordedPass] = {}
 
-    def compute_gradients(self, x: Any, t: Any) -> tuple[Any, float | None]:
+    def compute_gradients(self, x: Any, t: Any) -> Any:
         """Do what ``model.compute_gradients(x, t)`` does, by recorded calls if possible.
 
         Parameters
@@ -76,7 +73,7 @@ class RecordedPass:
     It keeps all objects alive whose ids are in its key, so that these stay unique.
     """
 
-    def __init__(self, model: Model, x: Any, t: Any) -> None:
+    def __init__(self, model: Any, x: Any, t: Any) -> None:
         self.model, self.x, self.t = model, x, t
         self.network: Any = model.layers
         self.cost: Any = model.cost
@@ -90,7 +87,7 @@ class RecordedPass:
         self.changes = 1 if self.calls else self.changes + 1
         self.outputs, self.calls, self.runs, self.attributes = None, [], 0, None
 
-    def __call__(self) -> tuple[Any, float | None]:
+    def __call__(self) -> Any:
         """Run it, or repeat its calls if it is recorded; return the outputs of the network, and the cost."""
         if self.attributes is not None and not self.attributes.is_unchanged():
             self.reset()
@@ -109,7 +106,7 @@ class RecordedPass:
         return self.model.compute_gradients(self.x, self.t)
 
 
-def can_record(model: Model) -> bool:
+def can_record(model: Any) -> bool:
     """Return whether the passes of a model run compiled assignments and matrix products alone, on a CPU."""
     cost = model.cost
     return (

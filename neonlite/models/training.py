@@ -1,34 +1,36 @@
-"""Training: the loop of ``Model.fit`` over epochs and minibatches, and the training step."""
+"""Training: the loop of ``Model.fit`` over epochs and minibatches, the training step, and a diagnosis of NaN."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from neonlite.backend import Block
+import numpy as np
+
+from neonlite.backend import Block, Tensor
 from neonlite.backend.interrupt import DeferredInterrupt
-from neonlite.backend.transaction import atomic, restore_on_failure
-from neonlite.backend.validation import checks_arguments, from_name, integer
+from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
+from neonlite.backend.validation import from_name, integer, with_attributes
+from neonlite.backend.warn import warn
 from neonlite.callbacks import CallbackBase, Callbacks
-from neonlite.data import Text
-from neonlite.messages import describe
-from neonlite.models.data_parallel import DataParallel, end_data_parallel, ends_data_parallel
-from neonlite.models.fit_checks import check_arguments, check_batch_norm, check_epochs, check_scale
-from neonlite.models.nonfinite import check_final_weights, check_step_cost
+from neonlite.callbacks.callback import check_dataset
+from neonlite.data import ArrayIterator, NervanaDataIterator, Text
+from neonlite.dtypes import HALF_DTYPES
+from neonlite.layers import BatchNorm
+from neonlite.layers.buffers import num_features
+from neonlite.messages import describe, wording
+from neonlite.models.base import ModelBase
+from neonlite.models.data_parallel import DataParallel
 from neonlite.models.recorded_steps import RecordedSteps, can_record
-from neonlite.models.step_parts import compute_cost as compute_cost
-from neonlite.models.step_parts import restore_step_on_failure, use_batch_size_of
-from neonlite.models.step_parts import scale_errors as scale_errors
-from neonlite.optimizers import Optimizer, get_param_list
+from neonlite.models.training_data import check_scale
+from neonlite.optimizers import LossScaling, Optimizer, get_param_list
 from neonlite.optimizers.loss_scaling import flatten_optimizers
 from neonlite.optimizers.optimizer import last_writer
 from neonlite.optimizers.rules import OPTIMIZERS
-
-if TYPE_CHECKING:
-    from neonlite.backend import Tensor
-    from neonlite.data import NervanaDataIterator
-    from neonlite.layers import GeneralizedCost, Multicost
-    from neonlite.models.model import Model
-    from neonlite.transforms import Cost
+from neonlite.transforms import Cost
+from neonlite.transforms.cost import COSTS
 
 # what ``fit`` sets before its first step, besides the progress
 START_FIELDS = (
@@ -40,65 +42,135 @@ START_FIELDS = (
     "target_encoder",
     "metadata",
 )
+REMEDIES = "a lower learning rate, the optimizer's gradient_clip_norm, inputs scaled to about -1 to 1"
 
 
-@checks_arguments
+class TrainingMethods(ModelBase):
+    """The training step of a model."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a callback, of any process, has ended training."""
+        return self.finished if self.data_parallel is None else self.data_parallel.finished
+
+    @property
+    def loss_scaling(self) -> LossScaling | None:
+        """The optimizer if it is a ``LossScaling``, else None."""
+        return self.optimizer if isinstance(self.optimizer, LossScaling) else None
+
+    def train_step(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int = 0) -> float:
+        """Train on one minibatch. If it raises an error, the trainable weights are unchanged.
+
+        Parameters
+        ----------
+        x : Tensor or list of Tensor
+            The inputs.
+        t : Tensor or list of Tensor
+            The targets.
+        epoch : int
+            The index of the epoch, for the learning-rate schedule. Default: 0.
+
+        Returns
+        -------
+        float
+            The cost of the minibatch.
+        """
+        parallel = self.data_parallel
+        if parallel is not None and parallel.has_no_columns:
+            parallel.zero_gradients()
+            cost = 0.0
+        else:
+            if self.recorded_steps is not None:
+                y, computed = self.recorded_steps.compute_gradients(x, t)
+            else:
+                uses, block = (self.layers, self.cost, x, t), (Block.minibatch, self.loss_scaling)
+                y, computed = self.be.replay(block, lambda: self.compute_gradients(x, t), uses, self.cuda_graphs)
+            cost = self.compute_cost(y, t) if computed is None else computed  # waits for the GPU, raises its errors
+            check_step_cost(self, cost, x, t)
+        if parallel is not None:
+            cost = parallel.reduce(cost)
+        self.optimizer.optimize(self.layers_to_optimize, epoch)
+        return cost
+
+    def compute_gradients(
+        self, x: Tensor | list[Tensor], t: Tensor | list[Tensor]
+    ) -> tuple[Tensor | list[Tensor], float | None]:
+        """Run the forward and backward pass on one minibatch.
+
+        The cost is computed before its derivative, as it may cache values for it.
+
+        Parameters
+        ----------
+        x : Tensor or list of Tensor
+            The inputs.
+        t : Tensor or list of Tensor
+            The targets.
+
+        Returns
+        -------
+        outputs : Tensor or list of Tensor
+            The outputs of the network.
+        cost : float or None
+            The cost; None if this may be captured as a CUDA graph, which must not copy to the host.
+        """
+        y = self.fprop(x)
+        cost = None if self.cuda_graphs and self.be.graphs is not None else self.compute_cost(y, t)
+        self.bprop(self.scale_errors(self.cost.get_errors(y, t)))
+        return y, cost
+
+    def compute_cost(self, y: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> float:
+        """Return the cost of outputs.
+
+        Parameters
+        ----------
+        y : Tensor or list of Tensor
+            The outputs of the network.
+        t : Tensor or list of Tensor
+            The targets.
+        """
+        return float(self.cost.get_cost(y, t).item())
+
+    def scale_errors(self, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+        """Return the errors of the outputs, multiplied by the scale of a ``LossScaling`` optimizer.
+
+        Parameters
+        ----------
+        errors : Tensor or list of Tensor
+            The gradient of the cost with respect to the outputs.
+        """
+        return errors if self.loss_scaling is None else self.loss_scaling.scale_errors(errors)
+
+    def nonfinite_weights(self) -> list[str]:
+        """Return the names of the weights with NaN or infinity, as in ``get_weights``: "fc.W"."""
+        return nonfinite(
+            (f"{layer.name}.{name}", tensor.get())
+            for layer in self.layers.leaves()
+            for name, tensor in layer.persistent_tensors.items()
+            if tensor is not None
+        )
+
+
+# --- the loop --------------------------------------------------------------------------------------------------------
+
+
 def train(
-    model: Model,
-    dataset: NervanaDataIterator,
-    cost: GeneralizedCost | Multicost | Cost | str,
-    optimizer: Optimizer | str,
+    model: TrainingMethods,
+    dataset: Any,
+    cost: Any,
+    optimizer: Any,
     num_epochs: int,
     interrupt: DeferredInterrupt,
     callbacks: CallbackBase | None = None,
     cuda_graphs: bool = True,
     is_other_data: bool = False,
 ) -> None:
-    """Train until ``num_epochs`` epochs are complete, or a callback sets ``finished``.
+    """Train until ``num_epochs`` epochs are complete, or a callback sets ``finished``; see ``Model.fit``.
 
     Training continues where the last ``fit`` stopped, also within an epoch: after Ctrl-C, SIGTERM or SIGHUP, which
     end it after a complete step, after an error, after a callback that set ``finished``, and after ``load_params``.
     With a data set without ``get_state`` and ``set_state``, the epoch starts again at its first minibatch.
-
-    Parameters
-    ----------
-    dataset : iterator
-        The training set, such as an ArrayIterator.
-    cost : GeneralizedCost, Cost or str
-        The cost, such as CrossEntropyMulti(), or its name, such as "cross_entropy".
-    optimizer : Optimizer or str
-        The optimizer, such as Adam(), or its name, such as "adam", for one with its defaults.
-    num_epochs : int
-        The total number of epochs, including those of earlier calls; 0 trains nothing.
-    interrupt : DeferredInterrupt
-        Defers signals.
-    callbacks : Callbacks or CallbackBase, optional
-        The callbacks, such as Callbacks(model).
-    cuda_graphs : bool
-        Whether a GPU may replay minibatches and updates as CUDA graphs; see ``be.replay``. This needs layers of
-        neonlite, or layers that set ``can_replay = True``. On a CPU, whether the steps of fully connected networks are
-        recorded and repeated without the Python code of their layers, with the same results. Default: True.
-    is_other_data : bool
-        Whether the position in the data of the last ``fit`` is not one of this data set: the current epoch then starts
-        again, at the first row. Default: False.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Invalid arguments, before the first step.
-    KeyboardInterrupt
-        Ctrl-C.
-    SystemExit
-        SIGTERM or SIGHUP, with the exit code 128 + the signal number.
-
-    Warns
-    -----
-    RuntimeWarning
-        The cost, or a weight at the end, is NaN or infinite: once per call, with the epoch, the minibatch and the
-        first layer with such outputs. The callback ``TerminateOnNaN`` ends training then.
-    UserWarning
-        No epoch is left to train (unless ``num_epochs`` is 0), a callback had ended this training before, or the
-        learning rate is 0 before ``num_epochs``.
+    ``is_other_data`` is whether the position in the data of the last ``fit`` is not one of this data set: the current
+    epoch then starts again, at the first row.
     """
     callbacks = CallbackBase() if callbacks is None else callbacks
     optimizer = from_name(f"{model.name}.fit: optimizer", optimizer, OPTIMIZERS)
@@ -113,7 +185,7 @@ def train(
     if isinstance(optimizer, Optimizer):
         optimizer.cuda_graphs = cuda_graphs
     model.finished = model.warned = False
-    with ends_data_parallel(model):
+    with ends_training(model):
         with interrupt.defer():
             model.initialize(dataset, cost)
             if type(optimizer) is not type(model.optimizer) and not (is_own(optimizer) and is_own(model.optimizer)):
@@ -131,35 +203,32 @@ def train(
             vars(model).update(before)  # the next fit starts from there, too
             model.layers.input_encoding = encoding
             raise
-        is_complete = True  # the last epoch
+        is_complete = False
         try:
-            model.recorded_steps = RecordedSteps(model) if can_record(model) else None
-            while is_complete and model.epoch_index < num_epochs and not model.is_finished:
-                model.nbatches = dataset.nbatches  # may differ between epochs
-                callbacks.on_epoch_begin(model.epoch_index)
-                is_complete = not model.is_finished and train_epoch(model, dataset, callbacks, interrupt)
-                if is_complete:
-                    callbacks.on_epoch_end(model.epoch_index - 1)
-                    if model.data_parallel is not None:
-                        model.data_parallel.check_before_epoch()
-                    interrupt.raise_if_pending()
-        except BaseException:
-            interrupt_callbacks(model)
-            raise
-        else:
+            is_complete = train_epochs(model, dataset, callbacks, num_epochs, interrupt)
+        finally:
             if not is_complete:
                 interrupt_callbacks(model)
-        finally:
-            if model.be.graphs is not None:
-                model.be.graphs.clear()
-            model.recorded_steps = None
-            end_data_parallel(model)
-        check_final_weights(model)
-        callbacks.on_train_end()
+    check_final_weights(model)
+    callbacks.on_train_end()
+
+
+@contextmanager
+def ends_training(model: TrainingMethods) -> Iterator[None]:
+    """Release what training uses after a ``with`` block, also after an error: its processes, records and graphs."""
+    try:
+        yield
+    finally:
+        model.recorded_steps = None
+        parallel, model.data_parallel = model.data_parallel, None
+        if parallel is not None:
+            parallel.close()
+        if model.be.graphs is not None:
+            model.be.graphs.clear()
 
 
 def start_training(
-    model: Model,
+    model: TrainingMethods,
     dataset: Any,
     callbacks: CallbackBase,
     num_epochs: int,
@@ -193,7 +262,24 @@ def start_training(
         model.data_parallel.check_before_epoch()
 
 
-def interrupt_callbacks(model: Model) -> None:
+def train_epochs(
+    model: TrainingMethods, dataset: Any, callbacks: CallbackBase, num_epochs: int, interrupt: DeferredInterrupt
+) -> bool:
+    """Train the remaining epochs; return False if a callback ended training within one."""
+    model.recorded_steps = RecordedSteps(model) if can_record(model) else None
+    while model.epoch_index < num_epochs and not model.is_finished:
+        model.nbatches = dataset.nbatches  # may differ between epochs
+        callbacks.on_epoch_begin(model.epoch_index)
+        if model.is_finished or not train_epoch(model, dataset, callbacks, interrupt):
+            return False
+        callbacks.on_epoch_end(model.epoch_index - 1)
+        if model.data_parallel is not None:
+            model.data_parallel.check_before_epoch()
+        interrupt.raise_if_pending()
+    return True
+
+
+def interrupt_callbacks(model: TrainingMethods) -> None:
     """Run the event of an interrupted training; keep the states of the callbacks for the ``fit`` that resumes it."""
     try:
         model.callbacks.on_interrupt()
@@ -203,7 +289,7 @@ def interrupt_callbacks(model: Model) -> None:
 
 
 def train_epoch(
-    model: Model, dataset: NervanaDataIterator, callbacks: CallbackBase, interrupt: DeferredInterrupt
+    model: TrainingMethods, dataset: NervanaDataIterator, callbacks: CallbackBase, interrupt: DeferredInterrupt
 ) -> bool:
     """Train on the remaining minibatches of an epoch; return False if a callback ended training before its end."""
     epoch = model.epoch_index
@@ -233,7 +319,7 @@ def train_epoch(
 
 
 def train_minibatch(
-    model: Model, dataset: NervanaDataIterator, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int
+    model: TrainingMethods, dataset: NervanaDataIterator, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int
 ) -> None:
     """Run a training step and count it; if it fails, restore everything that the next step depends on."""
     restore_step_on_failure(model)
@@ -249,82 +335,178 @@ def is_own(optimizer: Any) -> bool:
     return optimizer is None or None not in map(last_writer, flatten_optimizers(optimizer))
 
 
-def last_statement(model: Model) -> object:
+def last_statement(model: TrainingMethods) -> object:
     """Return the optimizer, if nothing that may fail follows its update in a training step."""
-    is_overridden = getattr(model.train_step, "__func__", None) is not train_step
+    is_overridden = getattr(model.train_step, "__func__", None) is not TrainingMethods.train_step
     return None if is_overridden else last_writer(model.optimizer)
 
 
-def end_epoch(model: Model, dataset: NervanaDataIterator, epoch: int) -> None:
+def end_epoch(model: TrainingMethods, dataset: NervanaDataIterator, epoch: int) -> None:
     """Count a complete epoch."""
     restore_on_failure(model, *model.progress_fields, "data_state")
     model.epoch_index, model.minibatch_index, model.epoch_cost = epoch + 1, 0, 0.0
     save_data_state(model, dataset)
 
 
-def save_data_state(model: Model, dataset: NervanaDataIterator) -> None:
+def save_data_state(model: TrainingMethods, dataset: NervanaDataIterator) -> None:
     """Save the position of the data set after a minibatch."""
     if hasattr(dataset, "get_state"):
         model.data_state = dataset.get_state()
 
 
-def train_step(model: Model, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int = 0) -> float:
-    """Train on one minibatch. If it raises an error, the trainable weights are unchanged.
-
-    Parameters
-    ----------
-    x : Tensor or list of Tensor
-        The inputs.
-    t : Tensor or list of Tensor
-        The targets.
-    epoch : int
-        The index of the epoch, for the learning-rate schedule. Default: 0.
-
-    Returns
-    -------
-    float
-        The cost of the minibatch.
-    """
-    parallel = model.data_parallel
-    if parallel is not None and parallel.has_no_columns:
-        parallel.zero_gradients()
-        cost = 0.0
-    else:
-        if model.recorded_steps is not None:
-            y, computed = model.recorded_steps.compute_gradients(x, t)
-        else:
-            uses, block = (model.layers, model.cost, x, t), (Block.minibatch, model.loss_scaling)
-            y, computed = model.be.replay(block, lambda: model.compute_gradients(x, t), uses, model.cuda_graphs)
-        cost = model.compute_cost(y, t) if computed is None else computed  # waits for the GPU, raises its errors
-        check_step_cost(model, cost, x, t)
-    if parallel is not None:
-        cost = parallel.reduce(cost)
-    model.optimizer.optimize(model.layers_to_optimize, epoch)
-    return cost
+def restore_step_on_failure(model: TrainingMethods) -> None:
+    """Register everything that the next training step depends on, to restore it if this one fails."""
+    restore_on_failure(model, *model.progress_fields, "step_cost", "data_state")
+    on_failure(model.be.rng_set_state, model.be.rng_get_state())  # the next fit repeats the step with the same dropout
+    tensors: list[Tensor] = []
+    for layer in model.layers.leaves():
+        tensors += layer.running_tensors
+        if layer.progress:
+            restore_on_failure(layer, *layer.progress)
+    if tensors:
+        if model.snapshot is None or not model.snapshot.is_of(tensors):
+            model.snapshot = Snapshot(tensors)
+        model.snapshot.take(model.cuda_graphs)
 
 
-def compute_gradients(
-    model: Model, x: Tensor | list[Tensor], t: Tensor | list[Tensor]
-) -> tuple[Tensor | list[Tensor], float | None]:
-    """Run the forward and backward pass on one minibatch.
+@contextmanager
+def use_batch_size_of(model: ModelBase, x: Tensor | list[Tensor]) -> Iterator[int]:
+    """Use the batch size of a minibatch, which may be partial; yield it, and restore the previous one."""
+    previous, first = model.be.bsz, x[0] if isinstance(x, list | tuple) else x
+    width = model.layers.num_samples(x) if first.shape[1] else 0
+    if not width or width == previous == model.layers.batch_size:
+        yield width
+        return
+    with model.be.batch_size(width):  # of this thread only
+        try:
+            if width != model.layers.batch_size:  # a partial minibatch, or be.bsz has changed
+                model.set_batch_size(width)
+            yield width
+        finally:
+            if width != previous:
+                model.layers.batch_size = 0  # that of no buffers, if the reallocation fails
+                for layer in model.layers.leaves():
+                    layer.set_state({})  # those of this batch size
+                model.set_batch_size(previous)
 
-    The cost is computed before its derivative, as it may cache values for it.
 
-    Parameters
-    ----------
-    x : Tensor or list of Tensor
-        The inputs.
-    t : Tensor or list of Tensor
-        The targets.
+# --- checks before the first step ------------------------------------------------------------------------------------
 
-    Returns
-    -------
-    outputs : Tensor or list of Tensor
-        The outputs of the network.
-    cost : float or None
-        The cost; None if this may be captured as a CUDA graph, which must not copy to the host.
-    """
-    y = model.fprop(x)
-    cost = None if model.cuda_graphs and model.be.graphs is not None else model.compute_cost(y, t)
-    model.bprop(model.scale_errors(model.cost.get_errors(y, t)))
-    return y, cost
+
+def check_arguments(
+    model: TrainingMethods, dataset: NervanaDataIterator, cost: object, optimizer: object, callbacks: CallbackBase
+) -> None:
+    """Raise TypeError or ValueError if ``fit`` cannot use its arguments."""
+    check_dataset(f"{model.name}.fit: dataset", dataset, ". For arrays pass epochs= instead: fit(X, y, epochs=10)")
+    cost = from_name(f"{model.name}.fit: cost", cost, COSTS)
+    if not isinstance(cost, Cost):
+        with_attributes(f"{model.name}.fit: cost", cost, "get_cost", "a cost, such as CrossEntropyMulti(),")
+    way_out = f". The number of epochs is epochs={optimizer}." if type(optimizer) is int else ""
+    with_attributes(f"{model.name}.fit: optimizer", optimizer, "optimize", "an optimizer, such as Adam(),", way_out)
+    with_attributes(f"{model.name}.fit: callbacks", callbacks, "on_train_begin", "callbacks, such as Callbacks(model),")
+    if isinstance(callbacks, Callbacks) and callbacks.model is not model:
+        other = getattr(callbacks.model, "name", callbacks.model)
+        raise ValueError(f"{model.name}.fit: expected callbacks of this model, got those of {describe(other)}")
+
+
+def check_batch_norm(model: TrainingMethods, dataset: NervanaDataIterator) -> None:
+    """Warn of a minibatch with a single row whose features are normalized."""
+    sizes = {model.be.bsz}
+    if isinstance(dataset, ArrayIterator) and dataset.partial_last:
+        sizes.add(dataset.ndata % model.be.bsz)
+    for layer in model.layers.leaves():
+        if 1 in sizes and isinstance(layer, BatchNorm) and layer.nfm == num_features(layer.in_shape):
+            warn(
+                f"{model.name}.fit: {layer.name}: a minibatch of one row is normalized to 0, so it does not train the "
+                "layers before. Use a batch size of 2 or more that leaves no single row."
+            )
+
+
+def check_epochs(model: TrainingMethods, num_epochs: int) -> None:
+    """Warn if ``fit`` has no epoch to train, or if the learning rate is 0 in the last epochs."""
+    done = model.epoch_index
+    trained = f"{done} epoch{'s' * (done != 1)}"
+    total, more = (wording("num_epochs", f"num_epochs={n}", n) for n in (num_epochs, done + num_epochs))
+    if 0 < num_epochs <= done:
+        warn(
+            f"{model.name}.fit: nothing was trained: {total} is the total, and the model has trained {trained}. Pass "
+            f"{more} to train {num_epochs} more."
+        )
+    elif model.finished and num_epochs:
+        who = wording("EarlyStop", "a callback, such as EarlyStop,")
+        way_out = wording("without EarlyStop", "Leave it out")
+        warn(
+            f"{model.name}.fit: nothing was trained: {who} ended this training after {trained}. {way_out} to continue."
+        )
+    elif num_epochs and isinstance(model.optimizer, Optimizer):
+        for optimizer in flatten_optimizers(model.optimizer):
+            if getattr(optimizer, "learning_rate", 0) and not optimizer.get_rate(num_epochs - 1):
+                warn(
+                    f"{model.name}.fit: the learning rate is 0 in epoch {num_epochs}, so the weights do not "
+                    f"change then: {describe(optimizer.schedule)} ends before {total}"
+                )
+
+
+# --- NaN and infinity ------------------------------------------------------------------------------------------------
+
+
+def warn_nonfinite(model: TrainingMethods, problem: str) -> None:
+    """Warn of NaN or infinity, and record that this ``fit`` has warned."""
+    model.warned = True
+    warn(f"{model.name}: {problem}. Add the callback TerminateOnNaN() to end training then.", RuntimeWarning)
+
+
+def check_step_cost(
+    model: TrainingMethods, cost: float, x: Tensor | list[Tensor] | None, t: Tensor | list[Tensor] | None
+) -> None:
+    """Warn if a cost is not finite, before the update spreads NaN to all weights; x and t help to find the cause."""
+    if not math.isfinite(cost) and not model.warned:
+        position = f"in epoch {model.epoch_index + 1}, minibatch {model.minibatch_index + 1}"
+        warn_nonfinite(model, f"the cost is {cost} {position}: {diagnosis(model, x, t)}")
+
+
+def check_final_weights(model: TrainingMethods) -> None:
+    """Warn at the end of ``fit`` if weights are not finite, unless it has warned before."""
+    if not model.warned and (names := model.nonfinite_weights()):
+        problem = f"{shortened_list(names)} have NaN or infinity after epoch {model.epoch_index}"
+        warn_nonfinite(model, f"{problem}; possible remedies: {REMEDIES}")
+
+
+def nonfinite(arrays: Iterable[tuple[str, Any]]) -> list[str]:
+    """Return the names of the arrays that contain NaN or infinity."""
+    return [name for name, array in arrays if not np.isfinite(array).all()]
+
+
+def diagnosis(model: TrainingMethods, x: Any, t: Any) -> str:
+    """Return the source of NaN or infinity in a step, before the weights are updated, and remedies."""
+    if nonfinite(tensors(x)):
+        return "the inputs contain NaN or infinity; an iterator with check_finite=True reports the row and the column"
+    if nonfinite(tensors(t)):
+        return "the targets contain NaN or infinity; an iterator with check_finite=True reports the row and the column"
+    remedies = REMEDIES
+    if model.be.default_dtype_name in HALF_DTYPES and model.loss_scaling is None:
+        remedies += f", LossScaling(optimizer) or float32 instead of {model.be.default_dtype_name}"
+    if weights := model.nonfinite_weights():
+        return f"the previous step left NaN or infinity in {shortened_list(weights)}; possible remedies: {remedies}"
+    layers = model.layers.leaves()
+    for layer in layers:
+        if nonfinite(tensors(layer.outputs)):
+            shared = [x.name for x in layers if x.outputs is layer.outputs]  # in place: any may be the source
+            return f"{' or '.join(shared)} is the first layer with such outputs; possible remedies: {remedies}"
+    cost = type(getattr(model.cost, "costfunc", model.cost)).__name__
+    return f"all outputs are finite, but {cost} of them is not; possible remedies: {remedies}"
+
+
+def tensors(x: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and the arrays of the tensors in nested lists and tuples."""
+    if isinstance(x, list | tuple):
+        for part in x:
+            yield from tensors(part)
+    elif isinstance(x, Tensor):
+        yield x.name or "", x.get()
+
+
+def shortened_list(names: list[str], limit: int = 3) -> str:
+    """Return the first names and the number of the others."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

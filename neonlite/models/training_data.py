@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.validation import check_number, from_name
-from neonlite.data import ArrayIterator
-from neonlite.data.columns import read_column
-from neonlite.data.input_encoders import MAX_TEXT_TOKENS, ArrayEncoder, TextEncoder, choose_encoder, table_columns
-from neonlite.data.iterator import row_shape, to_array
-from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, choose_target_encoder, one_hot
-from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
+from neonlite.backend.warn import warn
+from neonlite.data import ArrayIterator, NervanaDataIterator
+from neonlite.data.iterator import Minibatch, row_shape, to_array
+from neonlite.data.minibatch_buffers import MinibatchBuffers
+from neonlite.data.preprocessing import IntegerRange, Preprocessing
+from neonlite.encoders.columns import read_column
+from neonlite.encoders.inputs import (
+    MAX_TEXT_TOKENS,
+    ArrayEncoder,
+    InputEncoder,
+    TextEncoder,
+    choose_encoder,
+    table_columns,
+)
+from neonlite.encoders.targets import (
+    ClassEncoder,
+    IndicatorEncoder,
+    NumberEncoder,
+    TargetEncoder,
+    choose_target_encoder,
+    one_hot,
+)
+from neonlite.layers import (
+    BatchNorm,
+    DataTransform,
+    GeneralizedCost,
+    GeneralizedCostMask,
+    Layer,
+    LayerContainer,
+    LookupTable,
+)
 from neonlite.layers.buffers import num_features, num_steps
-from neonlite.messages import describe
-from neonlite.models.fit_checks import warn_if_unscaled, warn_of_targets
+from neonlite.messages import describe, describe_setting, wording
+from neonlite.models.base import ModelBase
 from neonlite.transforms import (
     F1,
     ROCAUC,
@@ -33,15 +59,16 @@ from neonlite.transforms import (
 from neonlite.transforms.classification_metrics import ClassMetric
 from neonlite.transforms.cost import COSTS
 from neonlite.transforms.metric import LogLoss, Misclassification, SequenceMetric, TopKMisclassification
-
-if TYPE_CHECKING:
-    from neonlite.data.input_encoders import InputEncoder
-    from neonlite.data.target_encoders import TargetEncoder
-    from neonlite.models.model import Model
-    from neonlite.typing import ArrayLike, Data
+from neonlite.typing import ArrayLike, Data
 
 UINT8_SCALE = 1 / 255
 CLASSIFICATION_METRICS = (ClassMetric, Misclassification, LogLoss, TopKMisclassification, ROCAUC)
+
+
+# of arrays and data sets, which are not iterables of minibatches
+ARRAY_ATTRIBUTES = ("__array__", "__dlpack__", "nbatches", "ndata", "shape")
+MAX_UNSCALED_RMS = 6  # a larger root mean square causes a warning: it is 1 in standardized data, below 1 in images
+MAX_RMS_ROWS = 1000  # from which it is estimated
 
 
 class TrainingData:
@@ -77,7 +104,7 @@ class TrainingData:
 
     def __init__(
         self,
-        model: Model,
+        model: ModelBase,
         where: str,
         X: Data,
         y: Data | str | None = None,
@@ -280,7 +307,8 @@ class TrainingData:
         if not len(validation) or not len(training):
             raise ValueError(
                 f"{self.where}: expected rows both to train and to validate on, got {self.num_rows} rows with "
-                f"validation_split={fraction}. Pass a fraction of at least one row."
+                f"{wording('validation_split', f'validation_split={fraction}', fraction)}. Pass a fraction of at least "
+                "one row."
             )
         return self._iterator(self.row_weights, training, shuffle), self.validation_set(validation)
 
@@ -371,6 +399,16 @@ def split_rows(classes: ArrayLike, fraction: float, seed: int | None) -> tuple[N
     return np.setdiff1d(order, validation), validation
 
 
+def check_inputs(where: str, encoder: InputEncoder | None, dataset: object) -> None:
+    """Raise ValueError if the network was trained on standardized rows, and those of an iterator are not."""
+    is_standardized = encoder is not None and encoder.feature_units() is not None
+    if is_standardized and getattr(dataset, "input_encoder", None) is None:
+        raise ValueError(
+            f"{where}: expected arrays or a data frame, whose rows are standardized as those of fit(X, y), got an "
+            f"iterator, {describe(dataset)}, whose rows are not. Pass its arrays, or train with standardize=False."
+        )
+
+
 def check_encoders(where: str, network: Layer, inputs: InputEncoder | None, targets: TargetEncoder | None) -> None:
     """Raise ValueError unless encoders fit each other and a configured network: its inputs, outputs and vocabulary."""
     shape, out_shape = network.in_shape, network.out_shape
@@ -454,3 +492,183 @@ def split_column(where: str, X: Any, name: str) -> tuple[Any, Any]:
         raise ValueError(f"{where}: expected {columns} for y={name!r}, got {describe(X) if table is None else name!r}")
     column = table.pop(name)
     return table, column
+
+
+# --- minibatches of arrays -------------------------------------------------------------------------------------------
+
+
+class MinibatchIterator(NervanaDataIterator):
+    """Iterate over minibatches (X, y) of arrays, which are encoded for a model.
+
+    All are read once at construction, to count and check them. Images are transposed to (N, C, H, W), uint8 is divided
+    by 255, and classes become one-hot. Nothing is standardized unless the encoders do it, as this needs all rows.
+
+    Parameters
+    ----------
+    model : Model
+        The model; if it is not initialized, its network is configured for the data.
+    where : str
+        The caller, for error messages.
+    minibatches : iterable
+        Yields the same number of rows, or fewer, in pairs (X, y); again in each epoch.
+    cost : Cost, GeneralizedCost or str, optional
+        The cost, which decides whether targets are classes or numbers.
+    layout : str, optional
+        As for ``Model.fit``.
+    encoders : tuple, optional
+        The input encoder and the target encoder, either of which may be None. Default: those of the model.
+
+    Attributes
+    ----------
+    cost : Cost or GeneralizedCost
+        The given cost, that of the last ``fit``, or the default for the targets.
+    batch_size : int
+        The largest number of rows of a minibatch.
+
+    Raises
+    ------
+    TypeError
+        They cannot be read again, or are not pairs.
+    ValueError
+        There are none, or a minibatch does not match the first one or the network.
+    """
+
+    def __init__(
+        self,
+        model: ModelBase,
+        where: str,
+        minibatches: Any,
+        cost: GeneralizedCost | Cost | str | None = None,
+        layout: str | None = None,
+        encoders: tuple[InputEncoder | None, TargetEncoder | None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.where, self.minibatches, self.layout = model, where, minibatches, layout
+        self.input_encoder, self.target_encoder = encoders or (model.input_encoder, model.target_encoder)
+        self.cost: Any = cost
+        self.batch_size = 0
+        first: TrainingData | None = None
+        for data in self.encode():
+            first = first or data
+            self.ndata, self.nbatches = self.ndata + data.num_rows, self.nbatches + 1
+            self.batch_size = max(self.batch_size, data.num_rows)
+            if data.scale is not None:
+                self._include_range(data)
+        if first is None or first.targets is None:
+            raise ValueError(f"{where}: expected minibatches (X, y), got none from {describe(minibatches)}")
+        if next(iter(minibatches), None) is None:
+            raise ends_after_one_epoch(where, minibatches)
+        self.cost, self.shape = first.cost, model.layers.in_shape
+        scale = None if first.scale is None else (first.scale, 0.0)
+        shapes = self.shape if isinstance(self.shape, list) else [self.shape]
+        self._inputs = [MinibatchBuffers(model.be, shape, f"{self.name}.inputs", scale) for shape in shapes]
+        row = self._dense_targets(first).shape[1:]
+        self._targets = MinibatchBuffers(model.be, row if len(row) > 1 else row[0], f"{self.name}.targets")
+        self._dtypes = [x.dtype.kind for x in first.inputs]
+
+    def _include_range(self, data: TrainingData) -> None:
+        """Extend the range of integer inputs, which are scaled, by those of a minibatch."""
+        (x,) = data.inputs
+        if self.preprocessing is None:
+            self.preprocessing = Preprocessing(UINT8_SCALE, 0.0, integers=(IntegerRange.from_array(x),))
+        elif limits := self.preprocessing.integers[0]:
+            limits.include(x)
+
+    def encode(self) -> Iterator[TrainingData]:
+        """Yield the minibatches of an epoch, encoded as the first one."""
+        for i, pair in enumerate(self.minibatches):
+            where = f"{self.where}: minibatch {i + 1}"
+            if not isinstance(pair, list | tuple) or len(pair) != 2:
+                raise TypeError(f"{where}: expected a pair (X, y), got {describe(pair)}. Yield X and y: (X, y).")
+            (X, y), encoders = pair, (self.input_encoder, self.target_encoder)
+            if not np.ndim(y):
+                raise ValueError(
+                    f"{where}: expected X and y of several rows, got one sample {describe_setting(pair)}. Yield "
+                    "minibatches, as a DataLoader with batch_size=32 does, or pass arrays: fit(X, y)."
+                )
+            data = TrainingData(
+                self.model, where, X, y, self.cost, self.layout, standardize=False, encoders=encoders, is_part=True
+            )
+            self.input_encoder, self.target_encoder = data.input_encoder, data.target_encoder
+            yield data
+
+    def __iter__(self) -> Iterator[Minibatch]:
+        for data in self.encode():
+            n, dtypes = data.num_rows, [x.dtype.kind for x in data.inputs]
+            if dtypes != self._dtypes:
+                raise TypeError(f"{data.where}: expected the dtypes of the first minibatch, got {data.inputs[0].dtype}")
+            pairs = zip(self._inputs, data.inputs, strict=True)
+            inputs = [buffers.fill(n, [(slice(0, n), x.reshape(n, -1).T)]) for buffers, x in pairs]
+            columns = self._dense_targets(data).reshape(n, -1).T
+            yield inputs if len(inputs) > 1 else inputs[0], self._targets.fill(n, [(slice(0, n), columns)])
+
+    def _dense_targets(self, data: TrainingData) -> NDArray[Any]:
+        """Return encoded targets (n, K) or (n, K, T), classes one-hot."""
+        targets = np.asarray(data.targets)
+        is_class = isinstance(data.target_encoder, ClassEncoder)
+        return one_hot(targets, num_features(self.model.layers.out_shape)) if is_class else targets
+
+
+def is_minibatches(where: str, X: Any) -> bool:
+    """Return whether data is an iterable of minibatches, and not rows; raise TypeError if it can be read only once."""
+    if isinstance(X, list | tuple):
+        return bool(X) and all(isinstance(x, list | tuple) and len(x) == 2 and is_pair(*x) for x in X)
+    if isinstance(X, str | bytes | Mapping) or any(hasattr(X, name) for name in ARRAY_ATTRIBUTES):
+        return False
+    if hasattr(type(X), "columns"):  # a data frame; of a lazy one of polars, X.columns warns
+        return False
+    if isinstance(X, Iterator):
+        raise ends_after_one_epoch(where, X)
+    return isinstance(X, Iterable)
+
+
+def is_pair(X: Any, y: Any) -> bool:
+    """Return whether these are the rows and the targets of a minibatch: arrays, of which the first has rows."""
+    arrays = X if isinstance(X, list | tuple) and X else [X]
+    return all(getattr(x, "ndim", 0) > 1 for x in arrays) and (getattr(y, "ndim", 0) > 0 or isinstance(y, list | tuple))
+
+
+def ends_after_one_epoch(where: str, X: object) -> TypeError:
+    """Return the exception for an iterable that can be read only once, such as a generator."""
+    return TypeError(
+        f"{where}: expected data that can be read again in each epoch, got a {type(X).__name__}, which ends after the "
+        "first one. Pass a list of its minibatches (X, y), or an object whose __iter__ starts again."
+    )
+
+
+# --- unscaled data ---------------------------------------------------------------------------------------------------
+
+
+def check_scale(model: ModelBase, dataset: NervanaDataIterator) -> None:
+    """Warn of an ArrayIterator over large inputs that are neither scaled nor token ids, and of large targets."""
+    if not isinstance(dataset, ArrayIterator) or dataset.input_encoder is not None:  # that of arrays is checked before
+        return
+    where, name = f"{model.name}.fit", dataset.name
+    if dataset.preprocessing is None and dataset.augment is None:
+        for x in (source.array for source in dataset.sources):
+            factor = "1 / 255" if x.dtype == "uint8" else f"1 / {np.abs(x).max():.3g}"
+            warn_if_unscaled(where, model.layers, x, f"Pass scale={factor} to {name}.")
+    if dataset.nclass is None and dataset.target_rows is not None:
+        warn_of_targets(where, dataset.target_rows)
+
+
+def warn_if_unscaled(where: str, network: LayerContainer, inputs: Any, way_out: str) -> None:
+    """Warn of large inputs, unless the first layers scale them or read token ids."""
+    first = network.leaves()[:1] if not isinstance(network.in_shape, list) else network.leaves()
+    if not any(isinstance(layer, LookupTable | DataTransform | BatchNorm) for layer in first):
+        warn_if_large(f"{where}: the inputs", inputs, way_out)
+
+
+def warn_of_targets(where: str, targets: Any) -> None:
+    """Warn of large numbers as targets."""
+    way_out = "Divide them by their standard deviation, and multiply the outputs by it."
+    warn_if_large(f"{where}: the targets y", targets, way_out)
+
+
+def warn_if_large(subject: str, rows: Any, way_out: str) -> None:
+    """Warn of rows with a large root mean square; outliers of standardized rows have a small effect on it."""
+    sample = rows[:: -(-len(rows) // MAX_RMS_ROWS)]
+    mean_square = np.mean(np.square(sample, dtype=np.float64)) if len(sample) else 0.0
+    if MAX_UNSCALED_RMS**2 < mean_square < math.inf:  # infinity has its own message
+        low, high = float(rows.min()), float(rows.max())
+        warn(f"{subject} are from {low:g} to {high:g} and are not scaled, so training may fail. {way_out}")

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import chain, repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,12 @@ from neonlite.backend.shard import complete_batch_size
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import check_keys, one_of
 from neonlite.backend.warn import warn
-from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.iterator import POSITION, check_position
 from neonlite.data.preprocessing import Preprocessing
-from neonlite.data.target_encoders import TargetEncoder
 from neonlite.distributed.communicator import may_become_distributed
 from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.encoders.inputs import InputEncoder
+from neonlite.encoders.targets import TargetEncoder
 from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
 from neonlite.layers.buffers import num_elements
@@ -39,7 +39,8 @@ from neonlite.layers.weights import (
     get_updates,
     iter_dicts,
     parameter_states,
-    state_entries,
+    to_host_array,
+    write_arrays,
 )
 from neonlite.messages import truncate_message
 from neonlite.models.checkpoint import CheckpointError, read_checkpoint
@@ -159,7 +160,7 @@ class TrainingState(NamedTuple):
             text = text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]} ..."
             raise CheckpointError(f"{self.file}: {path}: {text}") from error
 
-    def build_object(self, kind: Any, *path: str, parts: tuple[Any, ...]) -> Any:
+    def build_object(self, kind: Any, *path: str, parts: tuple[Any, ...] = ()) -> Any:
         """Return the described object of a class; nested objects must be of this class or of ``parts``."""
 
         def build() -> Any:
@@ -177,17 +178,13 @@ class TrainingState(NamedTuple):
         """The shape of the inputs."""
 
         def shape(value: Any) -> Any:
-            return (
-                tuple(map(shape, value))
-                if isinstance(value, list)
-                else self.call_checked("in_shape", check_index, value)
-            )
+            is_list = isinstance(value, list)
+            return tuple(map(shape, value)) if is_list else self.call_checked("in_shape", check_index, value)
 
         value = self.get_field((int, list), "in_shape")
-        is_several = isinstance(value, list) and any(isinstance(x, list) for x in value)
-        if not is_several:
-            return shape(value)
-        return [shape(x[0] if isinstance(x, list) and len(x) == 1 else x) for x in value]
+        if isinstance(value, list) and any(isinstance(x, list) for x in value):  # of several inputs
+            return [shape(x[0] if isinstance(x, list) and len(x) == 1 else x) for x in value]
+        return shape(value)
 
     @property
     def callbacks(self) -> Any:
@@ -202,26 +199,25 @@ class TrainingState(NamedTuple):
             raise CheckpointError(f"{self.file}: unexpected array preprocessing/{min(arrays)}")
         if description is None:
             return None
-        args = Preprocessing.from_description, description, arrays.get("mean"), self.in_shape
-        preprocessing: Preprocessing = self.call_checked("preprocessing", *args)
-        return preprocessing
+        args = description, arrays.get("mean"), self.in_shape
+        return cast(Preprocessing, self.call_checked("preprocessing", Preprocessing.from_description, *args))
 
     def build_encoders(self) -> dict[str, Any]:
         """Return the encoders of inputs and targets, by attribute of a model; None if there are none."""
-        encoders: dict[str, Any] = {"input_encoder": None, "target_encoder": None}
         described = self.get_field(dict, "encoders") if "encoders" in self.description else {}
         if unknown := described.keys() - {"inputs", "targets"}:
             raise CheckpointError(f"{self.file}: encoders: expected inputs and targets, got {', '.join(unknown)}")
-        if "inputs" in described:
-            encoders["input_encoder"] = self.build_object(InputEncoder, "encoders", "inputs", parts=())
-        if "targets" in described:
-            encoders["target_encoder"] = self.build_object(TargetEncoder, "encoders", "targets", parts=())
-        for encoder, name in zip(encoders.values(), ("inputs", "targets"), strict=True):
-            if encoder is not None:  # an argument that is missing would have its default
-                config = self.get_field(dict, "encoders", name, "config")
-                arguments = constructor_arguments(type(encoder))
-                self.call_checked(f"encoders.{name}", check_keys, "the arguments", config, arguments)
-        return encoders
+
+        def build(kind: Any, name: str) -> Any:
+            if name not in described:
+                return None
+            encoder = self.build_object(kind, "encoders", name)
+            config, arguments = described[name]["config"], constructor_arguments(type(encoder))
+            # an argument that is missing would have its default
+            self.call_checked(f"encoders.{name}", check_keys, "the arguments", config, arguments)
+            return encoder
+
+        return {"input_encoder": build(InputEncoder, "inputs"), "target_encoder": build(TargetEncoder, "targets")}
 
     def get_progress(self, kinds: dict[str, type]) -> dict[str, Any]:
         """Return the progress of the training: scalars by name."""
@@ -311,7 +307,7 @@ class TrainingState(NamedTuple):
         atomic(self._restore, model, load_states)
 
     def _restore(self, model: Any, load_states: bool) -> None:
-        """Restore this state in a model, within a transaction: read and check everything first, then write."""
+        """Restore this state in a model, within a transaction, which restores the model if anything does not match."""
         arrays: dict[str, dict[str, NDArray[Any]]] = {
             kind: {} for kind in ("weights", "states", "recurrent", "preprocessing", "callbacks")
         }
@@ -327,26 +323,11 @@ class TrainingState(NamedTuple):
         of_callbacks = {f"callbacks/{key}": x for key, x in arrays["callbacks"].items()}
         names = self.map_layer_names(network, arrays["weights"])
         arrays = {
-            "weights": {rename_array(key, ".", 1, names): x for key, x in arrays["weights"].items()},
-            "states": {rename_array(key, "/", 2, names): x for key, x in arrays["states"].items()},
-            "recurrent": {rename_array(key, "/", 1, names): x for key, x in arrays["recurrent"].items()},
+            kind: {rename_array(key, separator, num_parts, names): x for key, x in arrays[kind].items()}
+            for kind, separator, num_parts in (("weights", ".", 1), ("states", "/", 2), ("recurrent", "/", 1))
         }
-        training = load_states and "training" in self.description
         new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and not x.is_allocated]
         on_failure(release_weights, new)
-        if training:
-            self.check_settings(model.resume_settings)
-            progress = self.get_progress(model.progress_fields)
-            frozen = self.frozen_layers(network, names)
-            data = self.get_field((dict, type(None)), "training", "data")
-            if data is not None and {*POSITION} <= data.keys():  # else of an iterator of another library
-                self.call_checked("training.data", check_position, "the position", data)
-                if data["minibatch"] != progress["minibatch_index"]:
-                    got = f"{progress['minibatch_index']} and {data['minibatch']}"
-                    raise CheckpointError(
-                        f"{self.file}: training: expected minibatch_index = data.minibatch, got {got}"
-                    )
-            optimizer, rng = self.build_optimizer(), tuple(self.get_field(list, "training", "rng_state"))
         if not model.initialized:
             if is_new:
                 restore_on_failure(network, "in_shape")
@@ -359,48 +340,59 @@ class TrainingState(NamedTuple):
                 self.call_checked("layers, in_shape", check_sizes, network)
         on_failure(be.rng_set_state, be.rng_get_state())
         self.call_checked("weights", allocate_for_weights, network, new, arrays["weights"])
-        self.call_checked("weights", network.check_weights, arrays["weights"], False, MATCHED_LAYERS)
-        if training:
-            states = self.call_checked("states", match_optimizer_states, network, arrays["states"])
-            updates = self.get_updates(network, optimizer, names)
-            self.call_checked("states", check_numbers_of_states, dict(states), updates)
+        tensors, weights = self.call_checked("weights", network.check_weights, arrays["weights"], False, MATCHED_LAYERS)
         floats = {key: x for key, x in of_callbacks.items() if is_float_array(x)}
         datatype = self.get_field(str, "backend", "datatype")
         self.call_checked("arrays", check_dtypes, {**arrays, "callbacks": floats}, datatype)
-        if "preprocessing" in self.description:
-            self.call_checked("encoders", check_encoders, network.name, network, *encoders.values())
         recurrent = self.call_checked("recurrent", match_recurrent_states, network, arrays["recurrent"])
-        if training:
-            self.call_checked("training.rng_state", be.rng_set_state, rng)
-        self.call_checked("weights", network.set_weights, arrays["weights"])
+        write_arrays([(tensors[key], to_host_array(array)) for key, array in weights.items()])
         if "preprocessing" in self.description:  # optional
+            self.call_checked("encoders", check_encoders, network.name, network, *encoders.values())
             restore_on_failure(network, "input_encoding")
             restore_on_failure(model, "target_encoder")
             model.preprocessing = preprocessing
             model.input_encoder, model.target_encoder = encoders["input_encoder"], encoders["target_encoder"]
-        if training:
-            if frozen is not None:
-                on_failure(set_trainable, [x for x in network.leaves() if not x.trainable], False)
-                on_failure(set_trainable, network.leaves(), True)
-                set_trainable(network.leaves(), True)
-                set_trainable(frozen, False)
-            for layer, lists in states:
-                layer.set_states(lists, updates[layer.name])
-            sizes = {layer.name: array.shape[1] for layer, state in recurrent for array in state.values()}
-            # in several processes, fit selects the columns of each
-            is_alone = not may_become_distributed()
-            lost = {name: n for name, n in sizes.items() if be.bsz and n != be.bsz and is_alone}
-            for layer, state in recurrent:
-                restore_on_failure(layer, *layer.progress)
-                layer.set_state({} if layer.name in lost else state)
-            new_values = dict(
-                progress, data_state=data, optimizer=optimizer, loaded_state=self._replace(arrays=of_callbacks)
-            )
-            restore_on_failure(model, *new_values)
-            vars(model).update(new_values)
-            if lost:
-                text = other_batch_size([*lost], next(iter(lost.values())), be.bsz)
-                warn(f"{self.file}: {text}")
+        if load_states and "training" in self.description:
+            self._restore_training(model, names, arrays["states"], recurrent, of_callbacks)
+
+    def _restore_training(
+        self, model: Any, names: dict[str, str], arrays: Any, recurrent: list[Any], of_callbacks: dict[str, Any]
+    ) -> None:
+        """Restore what the next step of training depends on besides the weights."""
+        be, network = model.be, model.layers
+        self.check_settings(model.resume_settings)
+        progress = self.get_progress(model.progress_fields)
+        data = self.get_field((dict, type(None)), "training", "data")
+        if data is not None and {*POSITION} <= data.keys():  # else of an iterator of another library
+            self.call_checked("training.data", check_position, "the position", data)
+            if data["minibatch"] != progress["minibatch_index"]:
+                got = f"{progress['minibatch_index']} and {data['minibatch']}"
+                raise CheckpointError(f"{self.file}: training: expected minibatch_index = data.minibatch, got {got}")
+        optimizer = self.build_optimizer()
+        self.call_checked("training.rng_state", be.rng_set_state, tuple(self.get_field(list, "training", "rng_state")))
+        frozen = self.frozen_layers(network, names)
+        if frozen is not None:
+            on_failure(set_trainable, [x for x in network.leaves() if not x.trainable], False)
+            on_failure(set_trainable, network.leaves(), True)
+            set_trainable(network.leaves(), True)
+            set_trainable(frozen, False)
+        states = self.call_checked("states", match_optimizer_states, network, arrays)
+        updates = self.get_updates(network, optimizer, names)
+        self.call_checked("states", check_numbers_of_states, dict(states), updates)
+        for layer, lists in states:
+            self.call_checked("states", layer.set_states, lists, updates[layer.name])
+        # in several processes, fit selects the columns of each
+        size = None if may_become_distributed() else be.bsz or None
+        sizes = {layer.name: array.shape[1] for layer, state in recurrent for array in state.values()}
+        lost = {name: n for name, n in sizes.items() if size not in (None, n)}
+        for layer, state in recurrent:
+            restore_on_failure(layer, *layer.progress)
+            layer.set_state({} if layer.name in lost else state)
+        loaded = {"data_state": data, "optimizer": optimizer, "loaded_state": self._replace(arrays=of_callbacks)}
+        restore_on_failure(model, *progress, *loaded)
+        vars(model).update(progress | loaded)
+        if lost:
+            warn(f"{self.file}: {other_batch_size([*lost], next(iter(lost.values())), be.bsz)}")
 
     def resume(self, dataset: Any, callbacks: Any) -> None:
         """Restore the position of the training data, unless that is None, and the state of the callbacks."""
@@ -559,5 +551,4 @@ def match_optimizer_states(network: Any, arrays: dict[str, NDArray[Any]]) -> lis
             result.append((layer, lists))
     if rest:
         raise ValueError(f"no layer for {', '.join(rest)}")
-    check_entries(network, [item for layer, lists in result for item in state_entries(layer, lists)])
     return result

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.transaction import atomic, restore_on_failure
-from neonlite.backend.validation import check_attributes, check_keys, checked_dataclass, from_name, integer
-from neonlite.messages import describe
+from neonlite.backend.validation import check_attributes, check_keys, checked_dataclass, integer
 from neonlite.optimizers.optimizer import (
     Optimizer,
     get_param_list,
@@ -17,7 +16,7 @@ from neonlite.optimizers.optimizer import (
     sort_by_address,
     tensor_ids,
 )
-from neonlite.optimizers.rules import OPTIMIZERS, MultiOptimizer
+from neonlite.optimizers.rules import MultiOptimizer, OptimizerWrapper
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
@@ -26,7 +25,7 @@ MAX_CONSECUTIVE_SKIPS = 40  # after that many, the scale is not the cause
 
 
 @checked_dataclass
-class LossScaling(Optimizer):
+class LossScaling(OptimizerWrapper):
     """Wrap an optimizer: errors are multiplied by ``scale`` before the backward pass, and gradients divided by it.
 
     The division is in float32. A step whose gradients are not all finite is skipped: parameters and states are
@@ -81,18 +80,11 @@ class LossScaling(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.optimizer = from_name("LossScaling: optimizer", self.optimizer, OPTIMIZERS)
-        if not isinstance(self.optimizer, Optimizer) or isinstance(self.optimizer, LossScaling):
-            raise TypeError(f"LossScaling: expected an optimizer, such as Adam(), got {describe(self.optimizer)}.")
         check_attributes(self, "scale", above=0)
         self.growth_interval = integer("LossScaling: growth_interval", self.growth_interval)
         self.good_steps = self.consecutive_skips = self.total_skips = 0
         self._device_scale: Any = None
         self._finite_checks: Any = None
-
-    @property
-    def _wrapped(self) -> Optimizer:
-        return cast(Optimizer, self.optimizer)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -146,15 +138,15 @@ class LossScaling(Optimizer):
                 )
             self._rescale(0.5)
             return
-        optimizers, self._wrapped.cuda_graphs = flatten_optimizers(self._wrapped), self.cuda_graphs
+        optimizers, self.wrapped.cuda_graphs = flatten_optimizers(self.wrapped), self.cuda_graphs
         for optimizer in optimizers:
             restore_on_failure(optimizer, "loss_scale")
             optimizer.loss_scale = self.scale
         self.t, self.good_steps, self.consecutive_skips = self.t + 1, self.good_steps + 1, 0
         if self.good_steps % self.growth_interval == 0:
             self._rescale(2)
-        pass_last_write(self, self._wrapped)
-        self._wrapped.optimize(layer_list, epoch)
+        pass_last_write(self, self.wrapped)
+        self.wrapped.optimize(layer_list, epoch)
         for optimizer in optimizers:
             optimizer.loss_scale = 1
 
@@ -179,12 +171,12 @@ class LossScaling(Optimizer):
 
     def get_state(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in ("good_steps", "consecutive_skips", "total_skips")}
-        return {"t": self.t, "scale": float(self.scale), **counts, "optimizer": self._wrapped.get_state()}
+        return {"t": self.t, "scale": float(self.scale), **counts, "optimizer": self.wrapped.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         check_keys("LossScaling: the state", state, self.get_state())
-        if self._wrapped.get_state().keys() == state["optimizer"].keys():  # else a different optimizer
-            self._wrapped.set_state(state["optimizer"])
+        if self.wrapped.get_state().keys() == state["optimizer"].keys():  # else a different optimizer
+            self.wrapped.set_state(state["optimizer"])
         for key, value in state.items():
             if key != "optimizer":
                 setattr(self, key, value)

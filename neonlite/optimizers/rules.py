@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from neonlite.backend import NervanaObject
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import checked_dataclass, from_name, instance
+from neonlite.messages import describe
 from neonlite.optimizers.optimizer import Optimizer, Row, pass_last_write
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
 
@@ -528,6 +529,23 @@ class MultiOptimizer(Optimizer):
     def set_state(self, state: dict[str, Any]) -> None:
         for key, optimizer in self.optimizer_mapping.items():
             optimizer.set_state(state[key])
+
+
+class OptimizerWrapper(Optimizer):
+    """Base class of optimizers that wrap another one, which updates the parameters; it may be given by its name."""
+
+    optimizer: Optimizer | str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.optimizer = from_name(f"{self.classnm}: optimizer", self.optimizer, OPTIMIZERS)
+        if not isinstance(self.optimizer, Optimizer) or isinstance(self.optimizer, type(self)):
+            raise TypeError(f"{self.classnm}: expected an optimizer, such as Adam(), got {describe(self.optimizer)}.")
+
+    @property
+    def wrapped(self) -> Optimizer:
+        """The optimizer that updates the parameters."""
+        return cast(Optimizer, self.optimizer)
 
 
 def layer_class_names() -> set[str]:

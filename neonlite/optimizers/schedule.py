@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from neonlite.backend import NervanaObject
 from neonlite.backend.validation import (
@@ -50,6 +50,7 @@ class Schedule(NervanaObject):
     """
 
     needs_base_init = True
+    lower_limits: ClassVar[dict[str, float]] = {}  # of the arguments of a subclass
 
     def __init__(self, step_config: int | Sequence[int] | None = None, change: float | Sequence[float] = 1.0) -> None:
         super().__init__()
@@ -65,8 +66,10 @@ class Schedule(NervanaObject):
             check_attributes(self, "step_config", low=1)
 
     def __post_init__(self) -> None:
-        """Set the name."""
+        """Set the name, and check the numbers."""
         NervanaObject.__init__(self)
+        for name, low in self.lower_limits.items():
+            check_attributes(self, name, low=low)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         """Return the learning rate of an epoch.
@@ -157,10 +160,7 @@ class PowerSchedule(Schedule):
     step_config: float
     change: float
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_attributes(self, "step_config", low=1)
-        check_attributes(self, "change", low=0)
+    lower_limits: ClassVar = {"step_config": 1, "change": 0}
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         return float(learning_rate * self.change ** (epoch // self.step_config))
@@ -178,9 +178,7 @@ class ExpSchedule(Schedule):
 
     decay: float
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_attributes(self, "decay", low=0)
+    lower_limits: ClassVar = {"decay": 0}
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         return learning_rate / (1 + self.decay * epoch)
@@ -201,10 +199,7 @@ class PolySchedule(Schedule):
     total_epochs: float
     power: float
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_attributes(self, "total_epochs", low=1)
-        check_attributes(self, "power", low=0)
+    lower_limits: ClassVar = {"total_epochs": 1, "power": 0}
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         remaining = max(1 - epoch / self.total_epochs, 0.0)
@@ -226,10 +221,7 @@ class ShiftSchedule(Schedule):
     interval: float
     shift_size: float = 1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_attributes(self, "interval", low=1)
-        check_attributes(self, "shift_size", low=0)
+    lower_limits: ClassVar = {"interval": 1, "shift_size": 0}
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         return float(learning_rate * 2.0 ** (-self.shift_size * (epoch // self.interval)))
@@ -254,10 +246,7 @@ class CosineSchedule(Schedule):
     total_epochs: float
     final: float = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_attributes(self, "total_epochs", low=1)
-        check_attributes(self, "final", low=0)
+    lower_limits: ClassVar = {"total_epochs": 1, "final": 0}
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         fraction = (1 + math.cos(math.pi * min(epoch / self.total_epochs, 1.0))) / 2
@@ -289,9 +278,10 @@ class WarmupSchedule(Schedule):
     epochs: float
     schedule: Schedule = CONSTANT_SCHEDULE
 
+    lower_limits: ClassVar = {"epochs": 0}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_attributes(self, "epochs", low=0)
         check_schedule(self)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:

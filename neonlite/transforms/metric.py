@@ -85,10 +85,8 @@ class ColumnMetric(Metric):
         )
 
     def column_values(self, y: Outputs, t: Targets) -> Operand:
-        targets, mask = split_mask(t)
-        y, t = check_same_shape(self, y, targets)
-        count = column_weights(self, t, mask)
-        return self.be.concat([self.be.where(count, self.metric_values(y, t) * count, 0), count])
+        outputs, targets, count = split_columns(self, y, t)
+        return self.be.concat([self.be.where(count, self.metric_values(outputs, targets) * count, 0), count])
 
     def sums(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> tuple[NDArray[np.float64], float]:
         total = self.select_columns(y, t, calcrange).sum(axis=1)
@@ -408,15 +406,15 @@ class SequenceAccuracy(SequenceMetric):
         self.onehot = onehot
 
     def column_values(self, y: Outputs, t: Targets) -> Operand:
-        targets, mask = split_mask(t)
-        y, t = check_same_shape(self, y, targets)
-        count = column_weights(self, t, mask)
+        outputs, targets, count = split_columns(self, y, t)
         if self.onehot:
-            wrong = self.be.not_equal(self.be.argmax(y, axis=0), self.be.argmax(t, axis=0))
-            wrong = self.be.maximum(wrong, has_nan(self, y))
+            wrong = self.be.not_equal(self.be.argmax(outputs, axis=0), self.be.argmax(targets, axis=0))
+            wrong = self.be.maximum(wrong, has_nan(self, outputs))
         else:
-            wrong = self.be.maximum(self.be.not_equal(y > 0.5, t > 0.5), self.be.not_equal(y, y))  # NaN is always wrong
-            if mask is not None and mask.shape == t.shape:
+            is_nan = self.be.not_equal(outputs, outputs)  # which is always wrong
+            wrong = self.be.maximum(self.be.not_equal(outputs > 0.5, targets > 0.5), is_nan)
+            mask = split_mask(t)[1]
+            if mask is not None and mask.shape == targets.shape:
                 wrong = wrong * self.be.not_equal(mask, 0)
             wrong = self.be.max(wrong, axis=0)
         return self.be.concat([wrong, count])
@@ -452,11 +450,9 @@ class EditDistance(SequenceMetric):
         self.eos = eos
 
     def column_values(self, y: Outputs, t: Targets) -> Operand:
-        targets, mask = split_mask(t)
-        y, t = check_same_shape(self, y, targets)
-        count = column_weights(self, t, mask)
-        predicted, correct = ((x if x.shape[0] == 1 else self.be.argmax(x, axis=0)) * 1.0 for x in (y, t))
-        return self.be.concat([self.be.where(has_nan(self, y), math.nan, predicted), correct, count])
+        outputs, targets, count = split_columns(self, y, t)
+        predicted, correct = ((x if x.shape[0] == 1 else self.be.argmax(x, axis=0)) * 1.0 for x in (outputs, targets))
+        return self.be.concat([self.be.where(has_nan(self, outputs), math.nan, predicted), correct, count])
 
     def score_sequences(self, values: NDArray[np.float64]) -> MetricResult:
         distances = []

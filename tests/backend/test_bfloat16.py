@@ -1,7 +1,7 @@
 """Tests of bfloat16: it supports all that float16 does, on the runtimes that have it; others raise an error.
 
 The oracle of rounding is ml_dtypes, that of training the same network in float32. Casts, ops and primitives of bfloat16
-are among those of all dtypes: in test_cuda.py, test_cuda_primitives.py, test_every_op.py and test_primitives.py.
+are among those of all dtypes: in test_codegen.py, test_cuda_primitives.py, test_every_op.py and test_primitives.py.
 """
 
 from __future__ import annotations

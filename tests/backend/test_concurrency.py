@@ -1,4 +1,7 @@
-"""Several runtimes in one process, several threads in one backend, and a clean exit of the process."""
+"""Several runtimes in one process, several threads in one backend, and a clean exit of the process.
+
+Tests ``neonlite/backend/thread_pool.py``.
+"""
 
 from __future__ import annotations
 

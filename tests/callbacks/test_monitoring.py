@@ -12,7 +12,20 @@ import pytest
 from helpers.small_models import Stop, X, Y, data, fit, normalized, same, start
 
 from neonlite import gen_backend
-from neonlite.callbacks import Callback, Callbacks, EarlyStop, MetricCallback, ReduceOnPlateau
+from neonlite.callbacks import (
+    Callback,
+    Callbacks,
+    EarlyStop,
+    EarlyStopCallback,
+    GANCostCallback,
+    MetricCallback,
+    ReduceOnPlateau,
+    SaveBestStateCallback,
+    SerializeModelCallback,
+    TerminateOnNaN,
+    TrainCostCallback,
+    TrainMulticostCallback,
+)
 from neonlite.callbacks.callback import PRIORITY_DISPLAY
 from neonlite.models import Model
 from neonlite.models.checkpoint import CheckpointError
@@ -424,3 +437,132 @@ def test_callbacks_are_created_from_their_description():
     callbacks.add_callback(ReduceOnPlateau(0.5, 4, 1e-5))
     again = Callbacks.load_callbacks(json.loads(json.dumps(callbacks.serialize())), start(), eval_set=data())
     assert again.serialize() == callbacks.serialize()
+
+
+# --- the best state, and stop functions ------------------------------------------------------------------------------
+
+
+def test_the_best_state_is_saved(tmp_path):
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), progress_bar=False)
+    callbacks.add_save_best_state_callback(tmp_path / "best")
+    fit(model, callbacks, 3)
+    worse = Adam(learning_rate=1000.0)
+    best = min(callbacks.history["val_loss"])
+    model.fit(data(), CrossEntropyMulti(), worse, 4, callbacks)
+    assert callbacks.history.last("val_loss") > best
+    kept = Model(tmp_path / "best")
+    kept.initialize(data(), CrossEntropyMulti())
+    assert kept.eval_cost(data()) == pytest.approx(best, rel=1e-5)
+
+
+def test_the_best_file_is_not_written_again_when_the_cost_is_the_same(tmp_path, monkeypatch):
+    model = start()
+    costs = iter([0.5, 0.5, 0.75, 0.25, 0.25])
+    monkeypatch.setattr(model, "eval_cost", lambda data: next(costs))
+    callbacks, epochs = Callbacks(model, eval_set=data(), progress_bar=False), []
+    callbacks.add_save_best_state_callback(tmp_path / "best")
+
+    class Read(Callback):
+        priority = 99
+
+        def on_epoch_end(self, epoch):
+            epochs.append(Model(tmp_path / "best").epoch_index)
+
+    callbacks.add_callback(Read())
+    fit(model, callbacks, 5)
+    assert epochs == [1, 1, 1, 4, 4]
+
+
+def test_a_training_is_ended_early():
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), progress_bar=False)
+    costs: list[float] = []
+
+    def stop(state: Any, cost: float) -> tuple[int, bool]:
+        costs.append(cost)
+        return (state or 0) + 1, (state or 0) == 2
+
+    callbacks.add_early_stop_callback(stop)
+    fit(model, callbacks, 10)
+    assert model.epoch_index == 3
+    assert costs == callbacks.history["val_loss"]
+
+
+def test_early_stop_runs_where_there_is_a_validation_cost_and_a_stopped_training_stays_stopped(tmp_path):
+    model, costs = start(), []
+
+    def stop(state: Any, cost: float) -> Any:
+        costs.append(cost)
+        return [*(state or []), np.float32(cost)], len(costs) == 2
+
+    def created(model: Model) -> Callbacks:
+        callbacks = Callbacks(model, eval_set=data(), eval_freq=2, progress_bar=False, save_path=tmp_path / "m")
+        callbacks.add_early_stop_callback(stop)
+        return callbacks
+
+    fit(model, callbacks := created(model), 10)
+    assert model.epoch_index == 4
+    assert costs == callbacks.history["val_loss"]
+    assert callbacks.callbacks[-1].state == pytest.approx(costs)
+    again = Model(tmp_path / "m")
+    with pytest.warns(UserWarning, match="nothing was trained: .* ended this training after 4 epochs"):
+        fit(again, created(again), 10)
+    assert again.epoch_index == 4
+    fit(again, Callbacks(again, progress_bar=False), 5)
+    assert again.epoch_index == 5
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ((object(), False), "the state that stop_func returned: expected a value that can be serialized"),
+        (3.5, "expected a pair .state, whether to stop. for the result of stop_func, got 3.5"),
+    ],
+)
+def test_a_wrong_result_of_a_stop_function_is_reported(result, message):
+    callbacks = Callbacks(start(), eval_set=data(), progress_bar=False)
+    callbacks.add_early_stop_callback(lambda state, cost: result)
+    with pytest.raises(TypeError, match=message):
+        fit(callbacks.model, callbacks, 1)
+
+
+# --- states ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("callback", "state"),  # as files of former versions contain them
+    [
+        (EarlyStop(), {"best": 0.5, "waiting_since": 3, "stopped": True, "best_weights": None, "last_weights": None}),
+        (
+            EarlyStop(),
+            {"best": None, "waiting_since": -1, "stopped": False, "best_weights": None, "last_weights": None},
+        ),
+        (ReduceOnPlateau(), {"best": 2.0, "waiting_since": None, "scale": 0.25}),
+        (EarlyStopCallback(max), {"state": [1, "a"], "stopped": True}),
+        (SaveBestStateCallback("m"), 0.25),
+        (SaveBestStateCallback("m"), float("inf")),
+        (TrainCostCallback(3), {"recent_costs": [1.0, 2.0]}),
+        (TrainMulticostCallback(3), {"recent_costs": [1.0], "sums": [1.0, NAN], "count": 4}),
+        (GANCostCallback(), {"cost_sum_and_count": [2.0, 3.0]}),
+        (SerializeModelCallback("m", history=2), [1, 2]),
+        (SerializeModelCallback("m"), None),
+        (TerminateOnNaN(), None),
+    ],
+)
+def test_each_state_of_a_file_is_restored(callback, state):
+    if state is not None:
+        callback.set_state(json.loads(json.dumps(state)))
+    assert repr(callback.get_state()) == repr(state)
+
+
+@pytest.mark.parametrize("stop", [EarlyStop(), EarlyStopCallback(max)])
+def test_a_training_that_was_stopped_does_not_continue(stop):
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), progress_bar=False)
+    callbacks.add_callback(stop)
+    state = stop.get_state()
+    stop.set_state({**state, "stopped": True})
+    with pytest.warns(UserWarning, match="nothing was trained: .* ended this training"):
+        fit(model, callbacks, 2)
+    assert model.epoch_index == 0

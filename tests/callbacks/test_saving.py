@@ -1,4 +1,4 @@
-"""Callbacks that save: checkpoints, the best state, resumed trainings, and early stopping."""
+"""Callbacks that save: checkpoints, the best state, and resumed trainings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import types
 from collections import defaultdict
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.small_models import Stop, data, fit, normalized, same, start
 
@@ -45,38 +44,6 @@ def test_checkpoints_are_written_and_the_last_ones_remain(tmp_path):
     assert again.epoch_index == 4
 
 
-def test_the_best_state_is_saved(tmp_path):
-    model = start()
-    callbacks = Callbacks(model, eval_set=data(), progress_bar=False)
-    callbacks.add_save_best_state_callback(tmp_path / "best")
-    fit(model, callbacks, 3)
-    worse = Adam(learning_rate=1000.0)
-    best = min(callbacks.history["val_loss"])
-    model.fit(data(), CrossEntropyMulti(), worse, 4, callbacks)
-    assert callbacks.history.last("val_loss") > best
-    kept = Model(tmp_path / "best")
-    kept.initialize(data(), CrossEntropyMulti())
-    assert kept.eval_cost(data()) == pytest.approx(best, rel=1e-5)
-
-
-def test_the_best_file_is_not_written_again_when_the_cost_is_the_same(tmp_path, monkeypatch):
-    model = start()
-    costs = iter([0.5, 0.5, 0.75, 0.25, 0.25])
-    monkeypatch.setattr(model, "eval_cost", lambda data: next(costs))
-    callbacks, epochs = Callbacks(model, eval_set=data(), progress_bar=False), []
-    callbacks.add_save_best_state_callback(tmp_path / "best")
-
-    class Read(Callback):
-        priority = 99
-
-        def on_epoch_end(self, epoch):
-            epochs.append(Model(tmp_path / "best").epoch_index)
-
-    callbacks.add_callback(Read())
-    fit(model, callbacks, 5)
-    assert epochs == [1, 1, 1, 4, 4]
-
-
 class Closure(Adam):
     """An optimizer that cannot be saved: it has a function."""
 
@@ -107,21 +74,6 @@ def test_an_optimizer_that_cannot_be_saved_is_refused_before_the_first_step(tmp_
     assert same(model.get_weights(), before)
     assert not list(tmp_path.iterdir())
     model.fit(data(), CrossEntropyMulti(), optimizer, 1)  # allowed without a file
-
-
-def test_a_training_is_ended_early():
-    model = start()
-    callbacks = Callbacks(model, eval_set=data(), progress_bar=False)
-    costs: list[float] = []
-
-    def stop(state: Any, cost: float) -> tuple[int, bool]:
-        costs.append(cost)
-        return (state or 0) + 1, (state or 0) == 2
-
-    callbacks.add_early_stop_callback(stop)
-    fit(model, callbacks, 10)
-    assert model.epoch_index == 3
-    assert costs == callbacks.history["val_loss"]
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -269,44 +221,3 @@ def test_evaluation_on_the_training_set_does_not_change_training():
     callbacks = Callbacks(evaluated, train, eval_set=train, metric=Accuracy(), progress_bar=False)
     evaluated.fit(train, CrossEntropyMulti(), Adam(learning_rate=0.05), 3, callbacks)
     assert same(plain.get_weights(), evaluated.get_weights())
-
-
-# --- early stopping --------------------------------------------------------------------------------------------------
-
-
-def test_early_stop_runs_where_there_is_a_validation_cost_and_a_stopped_training_stays_stopped(tmp_path):
-    model, costs = start(), []
-
-    def stop(state: Any, cost: float) -> Any:
-        costs.append(cost)
-        return [*(state or []), np.float32(cost)], len(costs) == 2
-
-    def created(model: Model) -> Callbacks:
-        callbacks = Callbacks(model, eval_set=data(), eval_freq=2, progress_bar=False, save_path=tmp_path / "m")
-        callbacks.add_early_stop_callback(stop)
-        return callbacks
-
-    fit(model, callbacks := created(model), 10)
-    assert model.epoch_index == 4
-    assert costs == callbacks.history["val_loss"]
-    assert callbacks.callbacks[-1].state == pytest.approx(costs)
-    again = Model(tmp_path / "m")
-    with pytest.warns(UserWarning, match="nothing was trained: .* ended this training after 4 epochs"):
-        fit(again, created(again), 10)
-    assert again.epoch_index == 4
-    fit(again, Callbacks(again, progress_bar=False), 5)
-    assert again.epoch_index == 5
-
-
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        ((object(), False), "the state that stop_func returned: expected a value that can be serialized"),
-        (3.5, "expected a pair .state, whether to stop. for the result of stop_func, got 3.5"),
-    ],
-)
-def test_a_wrong_result_of_a_stop_function_is_reported(result, message):
-    callbacks = Callbacks(start(), eval_set=data(), progress_bar=False)
-    callbacks.add_early_stop_callback(lambda state, cost: result)
-    with pytest.raises(TypeError, match=message):
-        fit(callbacks.model, callbacks, 1)

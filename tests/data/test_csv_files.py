@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from neonlite.data import csv_files, file_formats
-from neonlite.data.columns import read_column
 from neonlite.data.csv_files import format_csv, read_csv
-from neonlite.data.input_encoders import TableEncoder
+from neonlite.encoders.columns import read_column
+from neonlite.encoders.inputs import TableEncoder
 
 pd = pytest.importorskip("pandas")
 N = 300

@@ -265,6 +265,7 @@ def test_a_checkpoint_state_of_another_batch_size_is_dropped_with_a_warning(tmp_
 
     def load_and_read() -> Any:
         other.load_params(tmp_path / "four")
+        assert len(warned) == known  # at once, if the batch size is known
         be.bsz = 2
         return other.fprop(rows, inference=True).get()
 

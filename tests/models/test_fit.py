@@ -509,7 +509,7 @@ def test_a_saved_model_predicts_from_raw_data_in_a_new_process(cpu, tmp_path):
     "damage",
     [
         lambda d: d["encoders"]["inputs"]["config"].update(sizes=[3], mean=[0.0] * 3, deviation=[1.0] * 3),
-        lambda d: d["encoders"]["inputs"].update(type="neonlite.data.target_encoders.ClassEncoder"),
+        lambda d: d["encoders"]["inputs"].update(type="neonlite.encoders.targets.ClassEncoder"),
         lambda d: d["encoders"]["inputs"].update(type="neonlite.layers.linear.Linear"),
         lambda d: d["encoders"]["targets"]["config"].update(classes=["x", "x", "y"]),
         lambda d: d.update(encoders=3),

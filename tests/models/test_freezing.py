@@ -316,7 +316,7 @@ def test_training_continues_after_unfreezing_with_the_old_optimizer_states(optim
 
 @pytest.mark.parametrize("init", sorted(nl.initializers.initializer_names(False)))
 def test_a_layer_is_trained_whatever_its_initializer(init):
-    gen_backend("cpu", rng_seed=1)
+    gen_backend("cpu", rng_seed=1, batch_size=32)
     model = Model([Affine(4, init=init, activation="tanh", name="a"), Affine(2, activation="softmax", name="c")])
     model.layers.configure(4)
     model.layers.allocate()

@@ -19,7 +19,7 @@ from neonlite.callbacks import Callback, CallbackBase, Callbacks
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Gaussian
 from neonlite.layers import LSTM, Affine, BatchNorm, Linear, RecurrentLast
-from neonlite.layers import weights as weights_module
+from neonlite.layers import weights as layers_weights
 from neonlite.models import Model
 from neonlite.optimizers import Adam
 from neonlite.transforms import Identity
@@ -311,7 +311,7 @@ def test_a_copy_for_inference_that_failed_does_not_hide_a_later_change_of_a_laye
     model = start()
     fit(model, data())
     model.predict(X, batch_size=4)
-    original, failed = weights_module.same_objects, []
+    original, failed = layers_weights.same_objects, []
 
     def same_objects(*args: Any) -> bool:
         if sys._getframe(1).f_code.co_name == "copied" and not failed:
@@ -319,7 +319,7 @@ def test_a_copy_for_inference_that_failed_does_not_hide_a_later_change_of_a_laye
             raise MemoryError("once")
         return original(*args)
 
-    monkeypatch.setattr(weights_module, "same_objects", same_objects)
+    monkeypatch.setattr(layers_weights, "same_objects", same_objects)
     with pytest.raises(MemoryError):
         model.predict(X[:3], batch_size=4)
     monkeypatch.undo()

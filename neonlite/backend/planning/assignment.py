@@ -355,9 +355,8 @@ class CachedAssignment(Untracked):
                 recording.calls.append(last.compiled)
             return
         key = tuple(map(id, operands))
-        try:
-            entry: _CacheEntry = self.cache[key]
-        except KeyError:
+        entry: Any = self.cache.find(key)  # a _CacheEntry, or None
+        if entry is None:
             assignment = make_assignment()
             be.assign(*assignment)
             entry = self.cache.add(key, _CacheEntry(operands, assignment))

@@ -102,9 +102,8 @@ def find_plan(be: BackendBase, targets: Sequence[Tensor], tree: Any) -> tuple[Pl
         key = tree.info, targets[0].info, aliases
     else:
         key = tree.info, tuple([t.info for t in targets]), aliases, targets_alias(targets)
-    try:
-        plan: Plan = be.plan_cache[key]
-    except KeyError:
+    plan: Plan | None = be.plan_cache.find(key)
+    if plan is None:
         if len(targets) == 1 and (resolved := resolve_nclass(be, targets[0], tree)) is not tree:
             return find_plan(be, targets, resolved)
         large = getattr(tree, "_large_plan", None)

@@ -1,4 +1,7 @@
-"""Matrix products, fully connected and recurrent layers, lookup tables: compared with loops over scalars, and torch."""
+"""Matrix products, fully connected and recurrent layers, lookup tables: compared with loops over scalars, and torch.
+
+Tests ``neonlite/backend/primitives/matmul_methods.py``.
+"""
 
 from __future__ import annotations
 

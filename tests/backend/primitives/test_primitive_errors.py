@@ -1,4 +1,7 @@
-"""Errors of primitives name the primitive, the expected argument and the one that was passed, and write nothing."""
+"""Errors of primitives name the primitive, the expected argument and the one that was passed, and write nothing.
+
+Tests ``neonlite/backend/primitives/primitive_operands.py``.
+"""
 
 from __future__ import annotations
 

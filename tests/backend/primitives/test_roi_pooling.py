@@ -1,4 +1,7 @@
-"""RoI pooling and non-maximum suppression, compared with loops over pixels and pairs of boxes."""
+"""RoI pooling and non-maximum suppression, compared with loops over pixels and pairs of boxes.
+
+Tests ``neonlite/backend/primitives/roi_methods.py``.
+"""
 
 from __future__ import annotations
 

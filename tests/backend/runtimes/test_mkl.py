@@ -135,7 +135,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/maps show
 def test_mkl_is_loaded_when_its_runtime_is_created_and_not_before():
     code = f"""
 import sys, neonlite
-from neonlite.backend.runtimes.mkl import gemm
+from neonlite.backend.runtimes import mkl
 be = neonlite.Backend("cpu")
 be.dot(be.ones((200, 200)), be.ones((200, 200))).asnumpyarray()
 print({LOADED}, "mkl" in sys.modules)

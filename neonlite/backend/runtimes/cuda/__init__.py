@@ -134,10 +134,8 @@ class CudaRuntime(Runtime):
 
     def get_fill_kernel(self, source: str) -> Kernel:
         """Return the compiled kernel of a source that fills a tensor with random numbers."""
-        try:
-            return self.fill_kernels[source]
-        except KeyError:
-            return self.fill_kernels.add(source, self.driver.compile(f"{PREAMBLE}\n{source}"))
+        kernel = self.fill_kernels.find(source)
+        return kernel or self.fill_kernels.add(source, self.driver.compile(f"{PREAMBLE}\n{source}"))
 
     def create_graphs(self, be: BackendBase) -> GraphCache:
         """Return the cache of the backend's CUDA graphs."""

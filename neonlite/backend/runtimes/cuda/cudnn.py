@@ -117,20 +117,18 @@ class Cudnn:
         key = operation, layer.dtype, *geometry, tf32, bias, relu, max_bytes, is_autotuned
         plans = self.threads.get().plans
         try:
-            plan: ConvolutionPlan | None = plans[key]
+            return plans[key]
         except KeyError:
-            if is_autotuned and current_capture():
-                raise CaptureError("graph capture: cuDNN plans cannot be timed during a capture") from None
-            tuning_addresses = addresses() if is_autotuned else None
-            try:
-                built = self._build_plan(
-                    operation, layer, tf32, tuning_addresses, allocate_workspace, bias, relu, max_bytes
-                )
-                plan = plans.add(key, built._replace(key=key))
-            except self.errors as error:
-                plan = None
-                self.mark_unsupported(key, operation, layer, error)
-        return plan
+            pass
+        if is_autotuned and current_capture():
+            raise CaptureError("graph capture: cuDNN plans cannot be timed during a capture")
+        tuning_addresses = addresses() if is_autotuned else None
+        try:
+            plan = self._build_plan(operation, layer, tf32, tuning_addresses, allocate_workspace, bias, relu, max_bytes)
+        except self.errors as error:
+            self.mark_unsupported(key, operation, layer, error)
+            return None
+        return plans.add(key, plan._replace(key=key))
 
     def run(self, plan: ConvolutionPlan, addresses: Sequence[int], workspace: int) -> None:
         """Run a plan on arrays in the graph's layout; PlanError if it fails."""

@@ -158,8 +158,8 @@ class CudaExecutor:
                     (x or repr(x)) if scalar else address_of(x) for x, scalar in zip(leaves, is_scalar, strict=True)
                 ]
                 key = (run, workspace, *map(address_of, targets), *leaf_keys)
-                if key in launch_cache or key in launch_cache.older:
-                    for launch in launch_cache[key]:
+                if (launches := launch_cache.find(key)) is not None:
+                    for launch in launches:
                         launch()
                     return
             values = {**dict(enumerate(leaves)), **temporaries}
@@ -267,12 +267,13 @@ class CudaExecutor:
         try:
             return self.compiled[source]
         except KeyError:
-            kernel = None
-            try:
-                kernel = self.driver.compile(f"{PREAMBLE}\n{source}")
-            except CompileError as error:
-                warn(f"{error}\nThe stage is computed op by op instead.", RuntimeWarning)
-            return self.compiled.add(source, kernel)
+            pass
+        kernel = None
+        try:
+            kernel = self.driver.compile(f"{PREAMBLE}\n{source}")
+        except CompileError as error:
+            warn(f"{error}\nThe stage is computed op by op instead.", RuntimeWarning)
+        return self.compiled.add(source, kernel)
 
     # --- buffers, per thread ---
 

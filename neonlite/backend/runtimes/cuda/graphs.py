@@ -254,10 +254,7 @@ class GraphCache:
         columns = be.bsz, be.minibatch_shard
         settings = be.streams, be.streams.seed, be.num_redefinitions, driver.tf32, driver.current_stream()
         key = name, *columns, *settings, *map(id, objects)
-        try:
-            block: CapturedBlock = self.blocks[key]
-        except KeyError:
-            block = self.blocks.add(key, CapturedBlock(objects))
+        block: CapturedBlock = self.blocks.find(key) or self.blocks.add(key, CapturedBlock(objects))
         if not block.rejection and not block.state.is_unchanged():
             block.reset()
         if block.capture is None and not block.rejection and block.runs >= WARMUP_RUNS:

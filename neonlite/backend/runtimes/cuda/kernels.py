@@ -117,9 +117,8 @@ class KernelLauncher(CudaMatmul, ReferencePrimitives):
         driver = self.runtime.driver
         is_large = any(math.prod(getattr(x, "shape", ())) >= 2**30 for x in arguments)
         key = template, dtype, V, is_large, *types.items()
-        try:
-            kernel = self.compiled[key]
-        except KeyError:
+        kernel = self.compiled.find(key)
+        if kernel is None:
             kernel = self.compiled.add(key, driver.compile(kernel_source(template, dtype, V, is_large, **types)))
         packed = [
             x if isinstance(x, int | float) else 0 if x is None else self.runtime.address_and_strides(x)[0]

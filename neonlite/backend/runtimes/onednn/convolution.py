@@ -310,10 +310,11 @@ class OneDNNConvolution(NumPyPrimitives):
         try:
             return primitives[key]
         except KeyError:
-            primitive = None
-            with suppress(UnsupportedError), library.use_threads():
-                primitive = factory(library, sizes if subject is None else subject, *options)
-            return primitives.add(key, primitive)
+            pass
+        primitive = None
+        with suppress(UnsupportedError), library.use_threads():
+            primitive = factory(library, sizes if subject is None else subject, *options)
+        return primitives.add(key, primitive)
 
     def _execute_into(
         self,

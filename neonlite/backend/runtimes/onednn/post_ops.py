@@ -111,11 +111,12 @@ class EltwiseFunction:
         try:
             return primitives[key_in_thread]
         except KeyError:
-            primitive = None
-            if library := get_library():
-                with suppress(UnsupportedError), library.use_threads(1):
-                    primitive = self.create_primitive(library, key)
-            return primitives.add(key_in_thread, primitive)
+            pass
+        primitive = None
+        if library := get_library():
+            with suppress(UnsupportedError), library.use_threads(1):
+                primitive = self.create_primitive(library, key)
+        return primitives.add(key_in_thread, primitive)
 
 
 class ExpFunction(EltwiseFunction):

@@ -2,6 +2,9 @@
 
 The reference runs on NumPy arrays in float64 and shares no code with the kernels. Shapes come from the seeded
 generators of test_primitives.py, which runs on the kernels, too, with NEONLITE_TEST_SIMULATED=1.
+
+Tests ``neonlite/backend/runtimes/cuda/convolution.py``, ``neonlite/backend/runtimes/cuda/pooling.py`` and
+``neonlite/backend/runtimes/cuda/kernels.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The stand-in (standin_cupy.py) rejects what CuPy rejects, so that generic code that mixes NumPy arrays with those of the
 GPU fails here without a GPU. A test with the fixture ``gpu`` runs on the stand-in, and again on a GPU with its marker.
+
+Tests ``neonlite/backend/runtimes/cuda/__init__.py`` and ``neonlite/backend/runtimes/cuda/driver.py``.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def where(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def op_by_op_on_the_stand_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable kernels on the stand-in, where compiling would take long; test_cuda.py tests them."""
+    """Disable kernels on the stand-in, where compiling would take long; test_codegen.py tests them."""
     if request.node.get_closest_marker("gpu") is None:
         monkeypatch.setenv("NEONLITE_KERNELS", "0")
 

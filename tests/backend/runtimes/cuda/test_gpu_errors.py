@@ -1,4 +1,7 @@
-"""GPU errors: out of memory, another device, a fork, a damaged cache. Kernels run on the stand-in."""
+"""GPU errors: out of memory, another device, a fork, a damaged cache. Kernels run on the stand-in.
+
+Tests ``neonlite/backend/runtimes/cuda/driver.py``.
+"""
 
 from __future__ import annotations
 

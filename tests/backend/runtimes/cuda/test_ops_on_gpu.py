@@ -2,6 +2,8 @@
 
 The reference is op-by-op execution on NumPy arrays, which shares no code with the kernels. Memory between the elements
 of a result is compared, too, so that nothing is written there.
+
+Tests ``neonlite/backend/runtimes/cuda/op_templates.py`` and ``neonlite/backend/runtimes/cuda/simulator.py``.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ def check(dtype: str, layout: str) -> None:
 
 
 ALL = list(itertools.product(DTYPES, LAYOUTS))
-# each layout once: without cached kernels compiling takes 15 seconds; test_cuda.py has other dtypes
+# each layout once: without cached kernels compiling takes 15 seconds; test_codegen.py has other dtypes
 SOME = list(zip(["float16", "int16", "bfloat16", "uint16", "float32", "uint8"], LAYOUTS, strict=True))
 
 

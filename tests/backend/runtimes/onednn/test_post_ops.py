@@ -1,4 +1,7 @@
-"""Fused elementwise chains of oneDNN, templates, and sinking of steps: results as op by op, and when they are used."""
+"""Fused elementwise chains of oneDNN, sums, and sinking of steps: results as op by op, and when they are used.
+
+Tests ``neonlite/backend/runtimes/onednn/post_ops.py`` and ``neonlite/backend/runtimes/onednn/__init__.py``.
+"""
 
 from __future__ import annotations
 

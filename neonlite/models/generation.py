@@ -1,4 +1,4 @@
-"""sample(): generate tokens from a trained language model."""
+"""Generation: sample tokens from a language model, and beam search with a Seq2Seq network."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ from numpy.typing import NDArray
 
 from neonlite.backend import Tensor
 from neonlite.backend.onehot import OneHot
-from neonlite.backend.validation import check_number, integer
+from neonlite.backend.validation import check_number, instance, integer
 from neonlite.data.tokens import get_tokenizer, tokens_to_ids
+from neonlite.layers import Seq2Seq
 from neonlite.layers.recurrent import RecurrentBase
 from neonlite.layers.weights import InferenceCopies
 from neonlite.messages import describe
-from neonlite.models.model import Model
+from neonlite.models.base import ModelBase
+
+States = list[list[NDArray[Any]]]  # of each recurrent layer, (beams, output_size, N)
+
+
+# --- sampling --------------------------------------------------------------------------------------------------------
 
 
 @overload
-def sample(model: Model, prompt: str, length: int, temperature: float = 1.0, seed: int = 0) -> Iterator[str]: ...
+def sample(model: ModelBase, prompt: str, length: int, temperature: float = 1.0, seed: int = 0) -> Iterator[str]: ...
 @overload
 def sample(
-    model: Model, prompt: Sequence[int], length: int, temperature: float = 1.0, seed: int = 0
+    model: ModelBase, prompt: Sequence[int], length: int, temperature: float = 1.0, seed: int = 0
 ) -> Iterator[int]: ...
 def sample(
-    model: Model, prompt: str | Sequence[int], length: int, temperature: float = 1.0, seed: int = 0
+    model: ModelBase, prompt: str | Sequence[int], length: int, temperature: float = 1.0, seed: int = 0
 ) -> Iterator[str] | Iterator[int]:
     """Generate the tokens after a prompt.
 
@@ -70,7 +76,7 @@ def sample(
     return generate_tokens(model, check_prompt(prompt, model.layers.out_shape[0]), length, temperature, seed)
 
 
-def encode_prompt(model: Model, prompt: str) -> tuple[list[str], list[int]]:
+def encode_prompt(model: ModelBase, prompt: str) -> tuple[list[str], list[int]]:
     """Return the vocabulary of a model, and the token ids of a text."""
     vocab, size = model.metadata.get("vocab"), model.layers.out_shape[0]
     if not isinstance(vocab, list) or len(vocab) != size:
@@ -93,7 +99,7 @@ def check_prompt(prompt: object, vocab_size: int) -> list[int]:
     return tokens
 
 
-def generate_tokens(model: Model, tokens: list[int], length: int, temperature: float, seed: int) -> Iterator[int]:
+def generate_tokens(model: ModelBase, tokens: list[int], length: int, temperature: float, seed: int) -> Iterator[int]:
     """Yield the tokens that ``sample`` generates."""
     rng, be = np.random.default_rng(seed), model.layers.be
     with be.lock, be.batch_size(1):
@@ -108,7 +114,7 @@ def generate_tokens(model: Model, tokens: list[int], length: int, temperature: f
         yield tokens[-1]
 
 
-def check_language_model(model: Model) -> None:
+def check_language_model(model: ModelBase) -> None:
     """Raise ValueError unless a model reads tokens and outputs probabilities of the next ones."""
     in_shape, out_shape = model.layers.in_shape, model.layers.out_shape
     if not all(isinstance(shape, tuple) and len(shape) == 2 for shape in (in_shape, out_shape)) or in_shape[0] not in (
@@ -172,3 +178,106 @@ def predict_windowed(network: Any) -> Any:
         tokens = (yield p)[-steps:]
         token_ids = np.array([tokens + [0] * (steps - len(tokens))], np.int32)  # causal: the padding has no effect
         p = network.fprop(write(token_ids), inference=True).get()[:, len(tokens) - 1]
+
+
+# --- beam search -----------------------------------------------------------------------------------------------------
+
+
+class BeamSearch:
+    """Beam search: find the most probable token sequences of a Seq2Seq network that outputs probabilities.
+
+    In each step all beams (partial sequences) are extended by all tokens, and the most probable results become the
+    beams of the next step. One beam is greedy decoding; with as many beams as there are sequences, the search is
+    exhaustive.
+
+    Parameters
+    ----------
+    seq2seq : Seq2Seq
+        The network.
+
+    References
+    ----------
+    Graves 2012, Sequence transduction with recurrent neural networks, section 2.6; Sutskever, Vinyals and Le 2014,
+    section 3.2.
+    """
+
+    def __init__(self, seq2seq: Seq2Seq) -> None:
+        self.seq2seq = instance("BeamSearch: seq2seq", seq2seq, Seq2Seq, "a Seq2Seq")
+        self.recurrent_layers = [layer for layer, _ in seq2seq.state_pairs]
+
+    def __repr__(self) -> str:
+        return f"BeamSearch({self.seq2seq!r})"
+
+    def beamsearch(
+        self, x: Tensor, num_beams: int = 5, steps: int | None = None, end_token: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Search the most probable sequences.
+
+        Parameters
+        ----------
+        x : Tensor
+            Inputs of the encoder, (F, T N).
+        num_beams : int
+            Number of beams; fewer if there are fewer sequences.
+        steps : int, optional
+            Length of the sequences (default: that of the targets).
+        end_token : int, optional
+            Id of the token that ends a sequence; only this token follows it.
+
+        Returns
+        -------
+        sequences : ndarray of int
+            (N, beams, steps), the most probable first.
+        scores : ndarray of float
+            (N, beams): the logarithms of the probabilities.
+        """
+        net = self.seq2seq
+        if net.out_shape is None:
+            raise RuntimeError(
+                f"{net.name}: expected a configured layer, got one without shapes. "
+                "Call configure(shape), then allocate()."
+            )
+        num_beams = integer("num_beams", num_beams)
+        steps = integer("steps", net.out_shape[1] if steps is None else steps)
+        vocab, N = net.out_shape[0], net.be.bsz
+        if end_token is not None:
+            end_token = integer("end_token", end_token, 0, vocab - 1)
+        all_columns = np.arange(N)
+        sequences, scores = np.zeros((1, N, 0), np.int64), np.zeros((1, N))
+        net.start_decoding(x)
+        states = [[np.stack([t.get()]) for t in layer.init_state] for layer in self.recurrent_layers]
+        for _ in range(steps):
+            log_probs, next_states = self.score_next_tokens(sequences, states)
+            if end_token is not None and sequences.shape[2]:
+                finished = sequences[:, :, -1] == end_token
+                log_probs.transpose(0, 2, 1)[finished] = np.where(np.arange(vocab) == end_token, 0, -np.inf)
+            total = (scores[:, None] + log_probs).reshape(-1, N)
+            best = np.argsort(-total, axis=0, kind="stable")[:num_beams]
+            beam, token = np.divmod(best, vocab)
+            scores = np.take_along_axis(total, best, axis=0)
+            sequences = np.concatenate([sequences[beam, all_columns], token[:, :, None]], axis=2)
+            states = [[a[beam, :, all_columns].transpose(0, 2, 1) for a in layer] for layer in next_states]
+        return sequences.transpose(1, 0, 2), scores.T
+
+    def score_next_tokens(self, sequences: NDArray[np.int64], states: States) -> tuple[NDArray[np.float64], States]:
+        """Return the log probabilities of all next tokens (beams, V, N), and the states after the step.
+
+        Parameters
+        ----------
+        sequences : ndarray
+            (beams, N, steps), the tokens so far.
+        states : list of list of ndarray
+            For each recurrent layer its states, (beams, output_size, N) each.
+        """
+        net, be, log_probs, next_states = self.seq2seq, self.seq2seq.be, [], []
+        for k, beam in enumerate(sequences):
+            for layer, arrays in zip(self.recurrent_layers, states, strict=True):
+                layer.init_state = [be.array(a[k]) for a in arrays]
+            token_ids = be.array(beam[:, -1:].T, dtype="int32") if beam.size else None
+            with np.errstate(divide="ignore"):  # log 0 = -inf
+                log_probs.append(np.log(net.decode_step(token_ids).get().astype(np.float64)))
+            next_states.append([[t.get() for t in layer.final_states] for layer in self.recurrent_layers])
+        gathered = [
+            [np.stack(arrays) for arrays in zip(*layer, strict=True)] for layer in zip(*next_states, strict=True)
+        ]
+        return np.stack(log_probs), gathered

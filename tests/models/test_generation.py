@@ -14,7 +14,7 @@ from neonlite.data import Text
 from neonlite.initializers import Gaussian, IdentityInit
 from neonlite.layers import LSTM, Affine, BiLSTM, LookupTable, Recurrent, RecurrentLast
 from neonlite.models import Model, zoo
-from neonlite.models.sample import draw_token, predict_stepwise, predict_windowed, sample
+from neonlite.models.generation import draw_token, predict_stepwise, predict_windowed, sample
 from neonlite.optimizers import Adam, PolySchedule
 from neonlite.transforms import BitsPerCharacter, CrossEntropyMulti, Logistic, Softmax, Tanh
 

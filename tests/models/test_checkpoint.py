@@ -8,6 +8,7 @@ import json
 import os
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from helpers.small_models import CLASSES, Interrupting, blobs, data, network, sa
 from safetensors.numpy import save
 
 from neonlite import NervanaObject, cleanup_backend, gen_backend
-from neonlite.callbacks import CallbackBase
+from neonlite.backend.serialization import Serializable, find_class
+from neonlite.callbacks import CallbackBase, EarlyStop
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Activation, Affine, Conv, Dropout, Linear, Pooling
@@ -324,10 +326,10 @@ DESCRIPTIONS: dict[str, tuple[str, Any]] = {  # name -> the field, and its value
         put(*FIRST, "init", value=described("neonlite.callbacks.SerializeModelCallback", save_path="x")),
     ),
     "a backend in a layer": ("layers", put(*FIRST, "init", value=described("neonlite.backend.backend.Backend"))),
-    "a class of yours in a layer": ("layers", put(*FIRST, "init", value=described("test_checkpoints.Tempting"))),
+    "a class of yours in a layer": ("layers", put(*FIRST, "init", value=described("test_checkpoint.Tempting"))),
     "a class of yours deep in a layer": (
         "layers",
-        put(*FIRST, "init", value=[{"x": [described("test_checkpoints.Tempting")]}]),
+        put(*FIRST, "init", value=[{"x": [described("test_checkpoint.Tempting")]}]),
     ),
     "an optimizer in a layer": ("layers", put(*FIRST, "init", value=described("neonlite.optimizers.rules.Adam"))),
     "no arguments": ("layers", put(*FIRST, value={})),
@@ -384,11 +386,11 @@ TRAININGS: dict[str, tuple[str, Any]] = {
     ),
     "a class of yours for an optimizer": (
         "training.optimizer",
-        put("training", "optimizer", value=described("test_checkpoints.Tempting")),
+        put("training", "optimizer", value=described("test_checkpoint.Tempting")),
     ),
     "a class of yours for a schedule": (
         "training.optimizer",
-        put("training", "optimizer", "config", "schedule", value=described("test_checkpoints.Tempting")),
+        put("training", "optimizer", "config", "schedule", value=described("test_checkpoint.Tempting")),
     ),
     "a rate that is no number": (
         "training.optimizer",
@@ -442,9 +444,15 @@ ARRAYS: dict[str, tuple[str, Any]] = {
     "of no kind": ("m: expected arrays weights/.*, got others/x", lambda d, a: a.update({"others/x": np.zeros(3)})),
     "of an empty name": ("m: expected arrays weights/.*, got $", lambda d, a: a.update({"": np.zeros(3)})),
     "of a file's name": ("m: expected arrays weights/.*, got ../../x", lambda d, a: a.update({"../../x": np.zeros(3)})),
-    "a state of no layer": ("m: states: .*new/0/0", lambda d, a: a.update({"states/new/0/0": np.zeros(3)})),
-    "a state behind a gap": ("m: states: .*hidden/0/9", lambda d, a: a.update({"states/hidden/0/9": np.zeros(3)})),
-    "a state of another shape": ("m: states: .*hidden", lambda d, a: a.update({"states/hidden/0/1": np.zeros((2, 8))})),
+    "a state of no layer": ("m: states: .*new/0/0", lambda d, a: a.update({"states/new/0/0": np.zeros(3, "float32")})),
+    "a state behind a gap": (
+        "m: states: .*hidden/0/9",
+        lambda d, a: a.update({"states/hidden/0/9": np.zeros(3, "float32")}),
+    ),
+    "a state of another shape": (
+        "m: states: .*hidden",
+        lambda d, a: a.update({"states/hidden/0/1": np.zeros((2, 8), "float32")}),
+    ),
 }
 
 
@@ -926,3 +934,53 @@ def test_layers_that_were_given_one_name_are_not_saved(tmp_path, model):
     with pytest.raises(ValueError, match=f"expected unique layer names to save, got {first.name} twice"):
         model.save_params(tmp_path / "m")
     assert not [*tmp_path.iterdir()]
+
+
+# --- files of an earlier version, which name modules that have moved since --------------------------------------------
+
+SAVED = json.loads((Path(__file__).parent / "saved_types.json").read_text(encoding="utf-8"))
+
+
+def subclasses(cls: type) -> set[type]:
+    """Return all classes of the package that are derived from a class."""
+    return {x for sub in cls.__subclasses__() for x in (sub, *subclasses(sub)) if x.__module__.startswith("neonlite.")}
+
+
+def test_every_class_that_a_saved_file_may_name_is_found_whatever_its_module():
+    for path in SAVED["types"]:
+        name = path.rpartition(".")[2]
+        for written in (path, f"neonlite.moved.{name}", f"neon.layers.{name}", name):
+            found = find_class(written)
+            assert (found.__name__, found.__module__[:9]) == (name, "neonlite.")
+
+
+def test_no_two_classes_of_the_package_have_one_name():
+    names = Counter(cls.__name__ for cls in subclasses(Serializable))
+    assert [name for name, n in names.items() if n > 1] == []
+
+
+@pytest.mark.parametrize("description", SAVED["objects"], ids=[x["type"] for x in SAVED["objects"]])
+def test_an_object_of_a_saved_file_is_created_with_all_its_settings(cpu, description):
+    def settings(value: Any) -> Any:
+        """Return a description with the names of classes instead of their paths."""
+        if isinstance(value, list):
+            return [settings(x) for x in value]
+        if not isinstance(value, dict):
+            return value
+        is_object = {"type", "config"} <= value.keys()
+        renamed = {**value, "type": value["type"].rpartition(".")[2]} if is_object else value
+        return {key: settings(x) for key, x in renamed.items()}
+
+    again = Serializable.recursive_gen(description)
+    assert settings(json.loads(json.dumps(again.get_description()))) == settings(description)
+
+
+def test_a_saved_model_predicts_the_same_and_continues_its_training(cpu):
+    saved = SAVED["model"]
+    arrays = {name: np.array(values, dtype) for name, (dtype, values) in saved["arrays"].items()}
+    model = Model({**saved["description"], "arrays": arrays})
+    np.testing.assert_allclose(model.predict(saved["X"]), saved["outputs"], rtol=1e-5)
+    assert (model.epoch_index, type(model.optimizer), type(model.optimizer.schedule)) == (2, Adam, PowerSchedule)
+    stop = EarlyStop(9, monitor="loss")
+    history = model.fit(saved["X"], ["x", "y", "y", "x"], epochs=1, batch_size=2, callbacks=[stop], progress_bar=False)
+    assert (len(history["loss"]), stop.best <= 0.8338560163974762) == (3, True)

@@ -12,9 +12,9 @@ from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.backend.serialization import Serializable
 from neonlite.backend.validation import boolean, check_numbers, distinct, one_of, sequence
 from neonlite.backend.warn import warn
-from neonlite.data.columns import frame_columns, is_frame, read_column, refuse_unread
-from neonlite.data.input_encoders import check_deviations, moments
 from neonlite.data.iterator import check_all_finite
+from neonlite.encoders.columns import frame_columns, is_frame, read_column, refuse_unread
+from neonlite.encoders.inputs import check_deviations, moments
 from neonlite.messages import describe
 
 LABEL_KINDS = {"str": "UT", "int": "iu", "float": "f", "bool": "b"}  # Python type -> NumPy's kinds

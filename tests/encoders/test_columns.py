@@ -11,9 +11,9 @@ import pytest
 
 import neonlite as nl
 from neonlite.data import ArrayIterator
-from neonlite.data.columns import read_column
-from neonlite.data.input_encoders import TableEncoder, choose_encoder
-from neonlite.data.target_encoders import choose_target_encoder
+from neonlite.encoders.columns import read_column
+from neonlite.encoders.inputs import TableEncoder, choose_encoder
+from neonlite.encoders.targets import choose_target_encoder
 from neonlite.layers import Affine, LookupTable, RecurrentMean
 
 NUMBER, CATEGORY = "number", "category"

@@ -14,7 +14,9 @@ from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.serialization import Serializable
 from neonlite.backend.validation import check_number, check_numbers, distinct, integer, one_of, sequence
 from neonlite.backend.warn import warn
-from neonlite.data.columns import (
+from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
+from neonlite.data.tokens import PAD, UNK, get_tokenizer
+from neonlite.encoders.columns import (
     Column,
     finite_numbers,
     frame_columns,
@@ -24,9 +26,7 @@ from neonlite.data.columns import (
     refuse_unread,
     to_numpy,
 )
-from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
-from neonlite.data.tokens import PAD, UNK, get_tokenizer
-from neonlite.messages import describe
+from neonlite.messages import describe, wording
 from neonlite.typing import LayerShape
 
 LAYOUTS = {2: ("NF", "NT"), 3: ("NHW", "NFT", "NTF"), 4: ("NCHW", "NHWC"), 5: ("NCDHW",)}  # by the number of axes
@@ -35,7 +35,6 @@ LAYOUT_DOC = (
 )
 NETWORK_AXES = "NCDHWFT"  # the order of axes in a network
 NUM_CHANNELS = (1, 3, 4)  # by which the channels of images are recognized
-DECIMAL_COMMAS = "replace the decimal commas by points, as pandas.read_csv(path, decimal=',') does"
 MAX_CATEGORIES = 1000  # of a column
 MAX_TEXT_TOKENS = 256  # of a text, by default
 
@@ -211,15 +210,17 @@ class TableEncoder(InputEncoder):
             else:
                 categories = sorted({str(x) for x in values.tolist()})
                 has_commas = have_decimal_commas(categories)
+                pandas = wording("decimal", ", as pandas.read_csv(path, decimal=',') does")
+                for_commas = f"replace the decimal commas by points{pandas}"
                 if len(categories) > MAX_CATEGORIES or (len(categories) > 20 and len(categories) > len(values) / 2):
-                    way_out = DECIMAL_COMMAS if has_commas else "convert it to numbers"
+                    way_out = for_commas if has_commas else "convert it to numbers"
                     raise ValueError(
                         f"{where}: expected a column of numbers or of categories, got column {name!r} with "
-                        f"{len(categories)} different values in {len(values)} rows, such as {categories[0]!r}. Leave "
-                        f"it out: X.drop(columns={name!r}), or {way_out}."
+                        f"{len(categories)} different values in {len(values)} rows, such as {categories[0]!r}. "
+                        f"{wording('ignore', f'Leave it out: X.drop(columns={name!r})', name)}, or {way_out}."
                     )
                 if (has_commas or all(map(is_number, categories))) and not source.is_category:
-                    way_out = DECIMAL_COMMAS if has_commas else "convert it with astype(float)"
+                    way_out = for_commas if has_commas else "convert it with astype(float)"
                     warn(
                         f"{where}: column {name!r} has numbers as text, such as {categories[0]!r}, and becomes "
                         f"categories. For numbers, {way_out}."
