@@ -85,17 +85,3 @@ class HistogramMethods(BackendBase):
         return data, tags
 
 
-def hist(t: Tensor, tag: str) -> Tensor:
-    """Count the elements by magnitude, in bins of powers of two; see ``be.set_hist_buffers``.
-
-    Parameters
-    ----------
-    tag : str
-        The name of the histogram for ``be.dump_hist_data``.
-
-    Returns
-    -------
-    Tensor
-        The counts, (1, hist_bins), int32.
-    """
-    return t.backend.histogram(t, tag)

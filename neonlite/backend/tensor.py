@@ -1,14 +1,10 @@
-"""Tensor: an array of a runtime with at least two dimensions; views of it share its memory.
-
-Longer methods are functions of a tensor, in tensor_views.py, tensor_conversion.py and histograms.py.
-"""
+"""Tensor: an array of a runtime with at least two dimensions; views of it share its memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from neonlite.backend import histograms, tensor_conversion, tensor_views
 from neonlite.backend.memory import ExternalMemory, Memory
 from neonlite.backend.planning.layout import export_array, layout_of
 from neonlite.backend.tensor_index import FULL_SLICE, gather, parse_index, scatter
@@ -171,20 +167,147 @@ class Tensor(Operand):
         else:
             target.backend.write(target, value)
 
-    _update = tensor_conversion.update
-    set = tensor_conversion.set
-    fill = tensor_conversion.fill
-    copy = copy_from = __copy__ = tensor_conversion.copy
+    def _update(self, symbol: str, value: OpTreeNode) -> Tensor:
+        """Write the value of ``t += y`` and the like into the tensor, with NumPy's casting rules."""
+        have, got = self.info.dtype, value.info.dtype
+        if value.shape != self.shape:
+            raise ValueError(
+                f"{self._describe()} {symbol} ...: expected a result of the same shape, got {value.shape}. "
+                f"t = t {symbol[:-1]} ... builds an op-tree of that shape."
+            )
+        if have not in FLOAT_DTYPES and (got in FLOAT_DTYPES or not np.can_cast(got, have, "same_kind")):
+            raise TypeError(
+                f"{self._describe()} {symbol} ...: expected a result that can be cast to {have}, got {got}. "
+                f"Cast it with t[:] = tree, or use be.astype(t, {got!r}) as the operand."
+            )
+        self[:] = value
+        return self
+
+    def set(self, ary: ArrayLike) -> Tensor:
+        """Copy an array into this tensor.
+
+        Parameters
+        ----------
+        ary : array_like
+            Values of the tensor's shape; cast to its dtype.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+        """
+        self[:] = np.asarray(ary) if isinstance(ary, Operand) else ary
+        return self
+
+    def fill(self, value: float) -> Tensor:
+        """Set every element to a scalar.
+
+        Parameters
+        ----------
+        value : float
+            The scalar; cast to the tensor's dtype.
+
+        Returns
+        -------
+        Tensor
+            This tensor.
+
+        Raises
+        ------
+        OverflowError, ValueError
+            The scalar, or NaN, does not fit an integer dtype.
+        """
+        self[:] = value
+        return self
+
+    def copy(self, a: ArrayLike | None = None) -> Tensor:
+        """Copy ``a`` into this tensor, as in neon; ``t.copy()`` returns a new tensor with a copy of the values.
+
+        Parameters
+        ----------
+        a : Tensor, OpTreeNode or array_like, optional
+            The values; their shape must broadcast to the tensor's.
+
+        Returns
+        -------
+        Tensor
+            This tensor; or a new one.
+        """
+        new = self.backend.empty(self.shape, self.info.dtype) if a is None else self
+        new[:] = self if a is None else a
+        return new
+
+    copy_from = __copy__ = copy
 
     # --- conversion ---
 
-    get = tensor_conversion.get
-    numpy = tensor_conversion.numpy
-    __array__ = tensor_conversion.to_array
-    __dlpack__ = tensor_conversion.to_dlpack
-    __dlpack_device__ = tensor_conversion.dlpack_device
-    __repr__ = tensor_conversion.format_text
-    _repr_html_ = tensor_conversion.format_html
+    def get(self) -> NumPyArray:
+        """Return a copy of the values as a NumPy array.
+
+        Returns
+        -------
+        numpy.ndarray
+            An array of the tensor's shape and dtype. With one element, ``float(array)`` works, too.
+
+        Raises
+        ------
+        IndexError
+            On a GPU, an earlier op used an index out of range.
+        """
+        array: NumPyArray = self.backend.runtime.get(read_chwn(self))
+        return array.view(OneElement) if array.size == 1 else array
+
+    def numpy(self) -> NumPyArray:
+        """Return the values as a NumPy array that shares the memory where possible, else as a copy.
+
+        Use it before the tensor is written again: later values may be in the layout cache only.
+
+        Returns
+        -------
+        numpy.ndarray
+            An array of the tensor's shape and dtype. Do not write to it.
+        """
+        try:
+            return self.backend.runtime.numpy_view(read_chwn(self))
+        except (BufferError, TypeError, RuntimeError):
+            return self.get()
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NumPyArray:
+        """Convert to a NumPy array, which shares the memory if the runtime allows it and ``copy`` is not True."""
+        array = None
+        if not copy and (dtype is None or np.dtype(dtype) == np.dtype(self.info.dtype)):
+            with suppress(BufferError, TypeError, RuntimeError):
+                array = self.backend.runtime.numpy_view(self.backend.register_export(self))
+        if array is None and copy is False:
+            raise ValueError(
+                f"{self._describe()}: expected memory that NumPy can share for copy=False, got memory that it cannot. "
+                "Omit copy=False."
+            )
+        array = self.get() if array is None else array
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: object) -> object:
+        """Share the memory with another library, as in ``torch.from_dlpack(t)`` or ``np.from_dlpack(t)``."""
+        return self.backend.register_export(self).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the device as DLPack's pair (type, id)."""
+        device: tuple[int, int] = self.storage.__dlpack_device__()
+        return device
+
+    def __repr__(self) -> str:
+        """Return the values, truncated, with name, shape, dtype, backend and layout."""
+        name = f"{self.name!r}, " if self.name else ""
+        layout = f", {self.layout}" if self.layout != "CHWN" else ""
+        return f"Tensor({format_values(self, 'Tensor(')}, {name}{self.shape}, {self.info.dtype}, {self.backend.name}{layout})"
+
+    def _repr_html_(self) -> str:
+        """Return the values of a small matrix as an HTML table, those of any other tensor as text, for notebooks."""
+        layout = f", {self.layout}" if self.layout != "CHWN" else ""
+        head = html_repr.title(self.name or "Tensor", f"{self.shape} {self.info.dtype} on {self.backend.name}{layout}")
+        if self.ndim > 2 or self.size > 400:
+            return str(html_repr.stack(head, html_repr.code(format_values(self))))
+        return str(html_repr.stack(head, html_repr.table([[f"{x:.4g}" for x in row] for row in self.get().tolist()])))
 
     # --- views ---
 
@@ -200,7 +323,7 @@ class Tensor(Operand):
         strides = tuple(step * stride for (_, _, step), stride in zip(slices, self.strides, strict=True))
         view = self._make_view(self.storage[to_slices(slices)], shape, strides, offset, "slice", {"index": slices})
         while dropped_axes and view.ndim > 2:
-            view = tensor_views.drop_axis(view, dropped_axes.pop(0))
+            view = drop_axis(view, dropped_axes.pop(0))
             dropped_axes = [axis - 1 for axis in dropped_axes]
         return view
 
@@ -218,13 +341,142 @@ class Tensor(Operand):
         """A view with the last two axes exchanged."""
         return self.permute(matrix_transpose_axes(self.ndim))
 
-    reshape = tensor_views.reshape
-    permute = tensor_views.permute
-    _permute = tensor_views.permute
-    share = tensor_views.share
-    take = tensor_views.take
-    hist = histograms.hist
-    __deepcopy__ = tensor_views.deepcopy
+    def reshape(self, *shape: ShapeLike) -> Tensor:
+        """Return a view in another shape.
+
+        Parameters
+        ----------
+        *shape : int or tuple of int
+            The sizes, of as many elements; one may be -1.
+
+        Returns
+        -------
+        Tensor
+            A view of that shape.
+
+        Raises
+        ------
+        ValueError
+            The number of elements differs, or the tensor is not contiguous.
+        """
+        to = shape[0] if len(shape) == 1 else shape
+        try:
+            to = reshape_shape(self.shape, to=self.backend.shape_of(to, allow_unknown=True))
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"{self._describe()}.reshape({to}): {error}") from None
+        if to == self.shape:
+            return self
+        if not self.is_contiguous:
+            raise ValueError(
+                f"{self._describe()}.reshape: expected a contiguous tensor, got a strided view. Copy it first with "
+                "be.array(t)."
+            )
+        array = self.backend.runtime.reshape(self.storage, to)
+        return self._make_view(array, to, contiguous_strides(to), self.storage_offset, "reshape", {"to": to})
+
+    def permute(self, axes: tuple[int, ...]) -> Tensor:
+        """Return a view with the axes in another order.
+
+        Parameters
+        ----------
+        axes : tuple of int
+            For each axis of the result, the axis of this tensor.
+
+        Returns
+        -------
+        Tensor
+            The view.
+        """
+        try:
+            shape = transpose_shape(self.shape, axes=axes)
+        except ValueError as error:
+            raise ValueError(f"{self._describe()}.permute({axes}): {error}") from None
+        array = self.backend.xp.permute_dims(self.storage, axes)
+        strides = tuple(self.strides[a] for a in axes)
+        return self._make_view(array, shape, strides, self.storage_offset, "transpose", {"axes": axes})
+
+    _permute = permute
+
+    def share(self, shape: ShapeLike, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
+        """Return a view of the first elements in another shape.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            The shape, of at most as many elements.
+        dtype : dtype, optional
+            For compatibility with neon; must be the tensor's.
+        name : str, optional
+            The name of the view.
+
+        Returns
+        -------
+        Tensor
+            The view.
+
+        Raises
+        ------
+        ValueError
+            The shape has more elements, or the dtype differs.
+        """
+        to: Shape = self.backend.shape_of(shape)
+        if dtype is not None and self.backend.dtype_name(dtype) != self.info.dtype:
+            raise ValueError(f"{self._describe()}.share: expected dtype {self.info.dtype}, got {dtype}")
+        size = math.prod(to)
+        if size > self.size:
+            raise ValueError(f"{self._describe()}.share: expected a shape of at most {self.size} elements, got {to} with {size}")
+        view = self.reshape(-1, 1)[:size].reshape(to)
+        view.name = name
+        return view
+
+    def take(self, indices: ArrayLike, axis: int) -> Tensor:
+        """Return a copy of slices along an axis.
+
+        Parameters
+        ----------
+        indices : Tensor or array_like of int
+            The indices of the slices.
+        axis : int
+            The axis.
+
+        Returns
+        -------
+        Tensor
+            A new tensor.
+        """
+        return self.backend.evaluate([self.backend.take(self, indices, axis)])[0]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """Copy a tensor; the copy of a view is a view of the copy of its base, which all views share.
+
+        The copy is on the same backend, or on the one that ``memo`` gives: ``copy.deepcopy(tensors, {id(be): other})``.
+        """
+        be = copy.deepcopy(self.backend, memo)
+        if self.base is not None:
+            copied = replay_view(self, copy.deepcopy(self.base, memo))
+        elif be is self.backend:
+            copied = be.empty(self.shape, self.info.dtype)
+            copied[:] = self
+        else:
+            copied = be.array(self, self.info.dtype)
+        for name in ("name", "persist_values", "rounding", "updates"):
+            setattr(copied, name, getattr(self, name))
+        return copied
+
+    def hist(self, tag: str) -> Tensor:
+        """Count the elements by magnitude, in bins of powers of two; see ``be.set_hist_buffers``.
+
+        Parameters
+        ----------
+        tag : str
+            The name of the histogram for ``be.dump_hist_data``.
+
+        Returns
+        -------
+        Tensor
+            The counts, (1, hist_bins), int32.
+        """
+        return self.backend.histogram(self, tag)
 
     def __bool__(self) -> bool:  # as in neon's ``if not self.deltas``; for the value of one element use bool(t.item())
         return len(self) > 0

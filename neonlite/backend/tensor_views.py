@@ -16,60 +16,8 @@ if TYPE_CHECKING:
     from neonlite.backend.tensor import Tensor
 
 
-def reshape(t: Tensor, *shape: ShapeLike) -> Tensor:
-    """Return a view in another shape.
-
-    Parameters
-    ----------
-    *shape : int or tuple of int
-        The sizes, of as many elements; one may be -1.
-
-    Returns
-    -------
-    Tensor
-        A view of that shape.
-
-    Raises
-    ------
-    ValueError
-        The number of elements differs, or the tensor is not contiguous.
-    """
-    to = shape[0] if len(shape) == 1 else shape
-    try:
-        to = reshape_shape(t.shape, to=t.backend.shape_of(to, allow_unknown=True))
-    except (ValueError, TypeError) as error:
-        raise type(error)(f"{t._describe()}.reshape({to}): {error}") from None
-    if to == t.shape:
-        return t
-    if not t.is_contiguous:
-        raise ValueError(
-            f"{t._describe()}.reshape: expected a contiguous tensor, got a strided view. Copy it first with "
-            "be.array(t)."
-        )
-    array = t.backend.runtime.reshape(t.storage, to)
-    return t._make_view(array, to, contiguous_strides(to), t.storage_offset, "reshape", {"to": to})
 
 
-def permute(t: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return a view with the axes in another order.
-
-    Parameters
-    ----------
-    axes : tuple of int
-        For each axis of the result, the axis of this tensor.
-
-    Returns
-    -------
-    Tensor
-        The view.
-    """
-    try:
-        shape = transpose_shape(t.shape, axes=axes)
-    except ValueError as error:
-        raise ValueError(f"{t._describe()}.permute({axes}): {error}") from None
-    array = t.backend.xp.permute_dims(t.storage, axes)
-    strides = tuple(t.strides[a] for a in axes)
-    return t._make_view(array, shape, strides, t.storage_offset, "transpose", {"axes": axes})
 
 
 def drop_axis(t: Tensor, axis: int) -> Tensor:
@@ -80,73 +28,10 @@ def drop_axis(t: Tensor, axis: int) -> Tensor:
     return t._make_view(array, shape, strides, t.storage_offset, "reshape", {"to": shape})
 
 
-def share(t: Tensor, shape: ShapeLike, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
-    """Return a view of the first elements in another shape.
-
-    Parameters
-    ----------
-    shape : int or tuple of int
-        The shape, of at most as many elements.
-    dtype : dtype, optional
-        For compatibility with neon; must be the tensor's.
-    name : str, optional
-        The name of the view.
-
-    Returns
-    -------
-    Tensor
-        The view.
-
-    Raises
-    ------
-    ValueError
-        The shape has more elements, or the dtype differs.
-    """
-    to: Shape = t.backend.shape_of(shape)
-    if dtype is not None and t.backend.dtype_name(dtype) != t.info.dtype:
-        raise ValueError(f"{t._describe()}.share: expected dtype {t.info.dtype}, got {dtype}")
-    size = math.prod(to)
-    if size > t.size:
-        raise ValueError(f"{t._describe()}.share: expected a shape of at most {t.size} elements, got {to} with {size}")
-    view = t.reshape(-1, 1)[:size].reshape(to)
-    view.name = name
-    return view
 
 
-def take(t: Tensor, indices: ArrayLike, axis: int) -> Tensor:
-    """Return a copy of slices along an axis.
-
-    Parameters
-    ----------
-    indices : Tensor or array_like of int
-        The indices of the slices.
-    axis : int
-        The axis.
-
-    Returns
-    -------
-    Tensor
-        A new tensor.
-    """
-    return t.backend.evaluate([t.backend.take(t, indices, axis)])[0]
 
 
-def deepcopy(t: Tensor, memo: dict[int, Any]) -> Tensor:
-    """Copy a tensor; the copy of a view is a view of the copy of its base, which all views share.
-
-    The copy is on the same backend, or on the one that ``memo`` gives: ``copy.deepcopy(tensors, {id(be): other})``.
-    """
-    be = copy.deepcopy(t.backend, memo)
-    if t.base is not None:
-        copied = replay_view(t, copy.deepcopy(t.base, memo))
-    elif be is t.backend:
-        copied = be.empty(t.shape, t.info.dtype)
-        copied[:] = t
-    else:
-        copied = be.array(t, t.info.dtype)
-    for name in ("name", "persist_values", "rounding", "updates"):
-        setattr(copied, name, getattr(t, name))
-    return copied
 
 
 def view_steps(t: Tensor) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
