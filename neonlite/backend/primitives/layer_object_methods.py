@@ -7,7 +7,6 @@ import inspect
 from neonlite.backend.base import BackendBase
 from neonlite.backend.primitives import geometry
 from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LRNLayer, PoolLayer
-from neonlite.backend.primitives.primitive_operands import check_ints, with_error_prefix
 from neonlite.backend.validation import one_of
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.typing import DTypeLike
@@ -328,3 +327,20 @@ def _deconv_signature() -> inspect.Signature:
 
 
 LayerObjectMethods.deconv_layer.__signature__ = _deconv_signature()  # type: ignore[attr-defined]
+
+
+def with_error_prefix(primitive: str, f: Callable[..., Any], *args: Any) -> Any:
+    """Return ``f(*args)``, with the name of the primitive before the message of an error."""
+    try:
+        return f(*args)
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:
+        raise type(error)(f"be.{primitive}: {error}") from None
+
+
+def check_ints(primitive: str, minimum: int, **values: Any) -> tuple[int, ...]:
+    """Return the values as Python integers; ValueError unless each is an integer >= minimum."""
+    for name, n in values.items():
+        single = hasattr(n, "__index__") and not getattr(n, "ndim", 0) and not isinstance(n, bool)
+        if not single or n.__index__() < minimum:
+            raise ValueError(f"be.{primitive}: expected an integer >= {minimum} for {name}, got {n!r}")
+    return tuple(n.__index__() for n in values.values())

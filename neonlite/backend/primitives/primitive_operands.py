@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -61,23 +61,6 @@ def check_tensors(be: BackendBase, primitive: str, **tensors: object) -> None:
                 f"be.{primitive}: expected a tensor of {be!r} for {name}, got {describe(t)} of {t.backend!r}. "
                 "Copy it with be.array(t)."
             )
-
-
-def with_error_prefix(primitive: str, f: Callable[..., Any], *args: Any) -> Any:
-    """Return ``f(*args)``, with the name of the primitive before the message of an error."""
-    try:
-        return f(*args)
-    except (ValueError, TypeError, IndexError, RuntimeError) as error:
-        raise type(error)(f"be.{primitive}: {error}") from None
-
-
-def check_ints(primitive: str, minimum: int, **values: Any) -> tuple[int, ...]:
-    """Return the values as Python integers; ValueError unless each is an integer >= minimum."""
-    for name, n in values.items():
-        single = hasattr(n, "__index__") and not getattr(n, "ndim", 0) and not isinstance(n, bool)
-        if not single or n.__index__() < minimum:
-            raise ValueError(f"be.{primitive}: expected an integer >= {minimum} for {name}, got {n!r}")
-    return tuple(n.__index__() for n in values.values())
 
 
 def check_floats(primitive: str, **values: Any) -> list[float]:
