@@ -12,7 +12,7 @@ import numpy as np
 from _learner import learner
 
 from neonlite.backend import Backend, NervanaObject
-from neonlite.backend.onehot import OneHot
+from neonlite.backend.tensor import OneHot
 from neonlite.initializers import Constant, Gaussian, GlorotUniform
 from neonlite.layers import (
     GRU,

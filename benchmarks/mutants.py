@@ -53,7 +53,7 @@ from neonlite.layers import (
     Reshape,
 )
 from neonlite.models import CheckpointError, Model
-from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
+from neonlite.models.training_state import read_checkpoint, write_checkpoint
 from neonlite.optimizers import Adam, GradientDescentMomentum, PowerSchedule
 from neonlite.transforms import Logistic, Rectlin, Softmax, Tanh
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from _table import machine, markdown, save
 
-from neonlite.models.checkpoint import read_checkpoint
+from neonlite.models.training_state import read_checkpoint
 
 TIMEOUT = 30  # seconds until all processes must have ended
 NOTE = """\

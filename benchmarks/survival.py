@@ -37,7 +37,7 @@ from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator, digits
 from neonlite.files import PART
 from neonlite.models import CheckpointError, Model
-from neonlite.models.checkpoint import read_checkpoint
+from neonlite.models.training_state import read_checkpoint
 from neonlite.models.zoo import mlp
 from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import CrossEntropyMulti

@@ -28,8 +28,8 @@ from _table import Effort, Work, cpus, machine, markdown, measure, ratio, save, 
 from threadpoolctl import threadpool_limits
 
 from neonlite.backend import Backend, NervanaObject, thread_pool
-from neonlite.backend.onehot import OneHot
 from neonlite.backend.runtimes.onednn.bindings import get_library
+from neonlite.backend.tensor import OneHot
 from neonlite.distributed import world
 from neonlite.distributed.launcher import mpiexec_command
 from neonlite.layers import LSTM, Recurrent
@@ -55,9 +55,9 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "update channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_CHANNELS create_update"),
     "tiled reorder": ("neonlite.backend.runtimes.onednn.convolution", "TILED_REORDER_BYTES"),
     "reorder tile": ("neonlite.backend.runtimes.onednn.convolution", "REORDER_TILE_BYTES"),
-    "batch norm rows": ("neonlite.backend.runtimes.onednn.batch_norm", "ROW_BLOCK_SIZE"),
-    "product": ("neonlite.backend.runtimes.onednn.matmul", "MIN_WORK"),
-    "vector product": ("neonlite.backend.runtimes.onednn.matmul", "MIN_VECTOR_WORK"),
+    "batch norm rows": ("neonlite.backend.runtimes.onednn.products", "ROW_BLOCK_SIZE"),
+    "product": ("neonlite.backend.runtimes.onednn.products", "MIN_WORK"),
+    "vector product": ("neonlite.backend.runtimes.onednn.products", "MIN_VECTOR_WORK"),
     "gemm": ("neonlite.backend.runtimes.native", "MIN_GEMM_WORK"),
     "untiled": ("neonlite.backend.runtimes.numpy.stages", "MAX_UNTILED_ELEMENTS"),
     "block": ("neonlite.backend.runtimes.numpy.stages", "BLOCK_ELEMENTS"),

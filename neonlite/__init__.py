@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from neonlite import array_namespace as array_namespace
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Tensor, cleanup_backend, gen_backend
-from neonlite.explorer import explore
 from neonlite.gradcheck import check_grad
 from neonlite.name_hints import MODULES as _LAZY_MODULES
 from neonlite.name_hints import module_getattr
 from neonlite.version import __version__
+from neonlite.visualize.explorer import explore
 
 __all__ = [
     "Autodiff",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-_LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.logs"}
+_LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.messages"}
 _LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.contraction")
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from neonlite.contraction import einsum as einsum
     from neonlite.contraction import tensordot as tensordot
     from neonlite.contraction import transpose as transpose
-    from neonlite.logs import logger as logger
+    from neonlite.messages import logger as logger
     from neonlite.models import Model as Model
 else:
 

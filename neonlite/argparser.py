@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from neonlite.backend import gen_backend
-from neonlite.backend.bfloat16 import INSTALL_COMMAND, is_available
+from neonlite.backend.creation import DATATYPES, dtype_of
 from neonlite.backend.runtimes import default_runtime, list_runtimes
-from neonlite.backend.shape_dtype import DATATYPES, dtype_of
+from neonlite.dtypes import INSTALL_COMMAND, is_available
 from neonlite.files import open_input, printable
 from neonlite.version import __version__
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
 from neonlite.backend import Backend, Tensor, current_backend
 from neonlite.backend.base import BackendBase
-from neonlite.backend.tensor_views import overlap, view_steps
+from neonlite.backend.tensor import overlap, view_steps
 from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label, listed

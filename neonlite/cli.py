@@ -359,7 +359,7 @@ def print_error(message: str) -> None:
 
 def run_train(args: argparse.Namespace) -> None:
     """Train a network on a data set or a CSV file."""
-    from neonlite.models.checkpoint import check_replaceable
+    from neonlite.models.training_state import check_replaceable
 
     if args.plot and not find_spec("matplotlib"):
         raise ImportError('--plot needs matplotlib: pip install "neonlite[viz]"')

@@ -1,6 +1,8 @@
-"""Names, sizes, limits and promotion of dtypes."""
+"""Names, sizes, limits and promotion of dtypes; bfloat16 in NumPy through ml_dtypes."""
 
 from __future__ import annotations
+
+from neonlite.typing import NumPyArray
 
 HALF_DTYPES = ("float16", "bfloat16")  # accumulated in float32
 FLOAT_DTYPES = (*HALF_DTYPES, "float32", "float64")
@@ -46,3 +48,27 @@ def promote_types(x: str, y: str) -> str:
         return larger
     signed, unsigned = (x, y) if y[0] == "u" else (y, x)
     return "float64" if unsigned == "uint64" else f"int{max(dtype_bits(signed), 2 * dtype_bits(unsigned))}"
+
+
+# --- bfloat16 support in NumPy through ml_dtypes ---
+
+INSTALL_COMMAND = "pip install ml_dtypes"
+
+
+def is_available() -> bool:
+    """Import ml_dtypes, which registers bfloat16 with NumPy, and return whether it is installed."""
+    try:
+        import ml_dtypes  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def is_float_array(array: NumPyArray) -> bool:
+    """Return whether a NumPy array holds floats, bfloat16 included."""
+    return bool(array.dtype.kind == "f" or array.dtype.name == "bfloat16")
+
+
+def is_real_array(array: NumPyArray) -> bool:
+    """Return whether a NumPy array holds real numbers or booleans."""
+    return array.dtype.kind in "biu" or is_float_array(array)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from neonlite import html_repr
+from neonlite import messages
 from neonlite.autodiff import Autodiff, Variables, as_list, operand_of
 from neonlite.backend import Backend, Tensor
-from neonlite.backend.tensor_views import replay_view
+from neonlite.backend.tensor import replay_view
 from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import label
@@ -99,7 +99,7 @@ class GradientReport:
 
     def _repr_html_(self) -> str:
         rows = [(*self._cells(row), self._mark(row.error).strip()) for row in self.rows]
-        return str(html_repr.stack(html_repr.table(rows, (*self.header, "")), self._verdict()))
+        return str(messages.stack(messages.table(rows, (*self.header, "")), self._verdict()))
 
 
 def check_grad(

@@ -21,7 +21,7 @@ from neonlite.callbacks import Callback
 from neonlite.cli import main
 from neonlite.data.csv_files import read_csv
 from neonlite.models import Model
-from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
+from neonlite.models.training_state import read_checkpoint, write_checkpoint
 from neonlite.models.zoo import csv_mlp
 from neonlite.optimizers import Adam, CosineSchedule
 

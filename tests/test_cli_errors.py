@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from neonlite import cli
-from neonlite.backend.memory import OutOfMemoryError
+from neonlite.backend.measure import OutOfMemoryError
 from neonlite.callbacks import Callbacks, History
 from neonlite.cli import main
 from neonlite.data import digits
 from neonlite.files import printable
 from neonlite.models import CheckpointError, Model
-from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
+from neonlite.models.training_state import read_checkpoint, write_checkpoint
 from neonlite.optimizers import Adam
 from neonlite.transforms import CrossEntropyMulti
 

@@ -23,7 +23,7 @@ from helpers.reference import REFERENCE
 
 import neonlite
 from neonlite import Backend, stubgen
-from neonlite.backend.builtin_classes import is_builtin
+from neonlite.backend.attributes import is_builtin
 from neonlite.backend.runtimes import BUILTIN_RUNTIMES
 from neonlite.backend.runtimes.cuda import op_templates as cuda
 from neonlite.backend.runtimes.numpy import templates as numpy
@@ -42,14 +42,12 @@ MODULES = {
 
 LEVELS = {
     "neonlite.files": 0,
-    "neonlite.logs": 0,
     "neonlite.name_hints": 0,
     "neonlite.dtypes": 0,
     "neonlite.ops": 0,
     "neonlite.typing": 0,
     "neonlite.version": 0,
     "neonlite.messages": 1,
-    "neonlite.html_repr": 1,
     "neonlite.optree": 1,
     "neonlite.numpy_methods": 1,
     "neonlite.tree_inference": 1,
@@ -60,7 +58,7 @@ LEVELS = {
     "neonlite.array_namespace": 3,
     "neonlite.autodiff": 3,
     "neonlite.contraction": 3,
-    "neonlite.explorer": 3,
+    "neonlite.visualize.explorer": 3,
     "neonlite.gradcheck": 3,
     "neonlite.layers": 4,
     "neonlite.transforms": 4,
@@ -80,16 +78,14 @@ LEVELS = {
 }
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
 BACKEND_LEVELS = {
-    0: "attribute_snapshot base batch_size bfloat16 builtin_classes cache errstate format interrupt known_attributes "
-    "lifecycle lock one_element random recording serialization shape_dtype shard thread_pool timing validation warn",
+    0: "attributes base batch_size cache errstate lock measure serialization thread_pool validation",
     1: "planning",  # op-trees alone
     # arrays
-    2: "memory tensor tensor_conversion tensor_index tensor_views histograms planning.layout creation onehot "
-    "transaction",
-    3: "planning.run planning.assignment",  # the run path
+    2: "tensor tensor_index planning.layout creation transaction replay random",
+    3: "planning.assignment",  # the run path
     4: "primitives",
     5: "runtimes",
-    6: "op_methods tree_operands tree_methods custom_ops einsum random_methods replay_methods",
+    6: "op_methods tree_methods tree_operands custom_ops",
     7: "backend",
     8: "current",
 }
@@ -232,7 +228,7 @@ TABLE |= {"neonlite.ops.linalg"}
 
 VISUALIZE = {name for name in MODULES if name.startswith("neonlite.visualize.")}
 DRAWING = {*TABLE, *VISUALIZE, "neonlite.messages", "neonlite.tree_structure"}
-DRAWING |= {"neonlite.files", "neonlite.html_repr"}
+DRAWING |= {"neonlite.files", "neonlite.messages"}
 
 
 @pytest.mark.parametrize(
@@ -340,8 +336,7 @@ MAY_WRITE = {
     "neonlite.files",
     "neonlite.stubgen",  # run by hand
     "neonlite.backend.runtimes.cuda.simulator",  # a text for the compiler, in a temporary folder
-    "neonlite.callbacks.figures",  # matplotlib draws to memory
-    "neonlite.callbacks.history",  # HDF5 in memory
+    "neonlite.callbacks.history",  # matplotlib and HDF5 write to memory
 }
 
 

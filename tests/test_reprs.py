@@ -14,7 +14,7 @@ import pytest
 from helpers.small_models import data, network
 
 import neonlite as nl
-from neonlite import NervanaObject, callbacks, html_repr, layers, models, optimizers, transforms
+from neonlite import NervanaObject, callbacks, layers, messages, models, optimizers, transforms
 from neonlite import data as datasets
 from neonlite.backend import Backend
 from neonlite.initializers import Constant, Gaussian
@@ -327,4 +327,4 @@ def test_the_html_of_a_summary_has_the_layers_and_the_memory():
 
 
 def test_numbers_are_right_aligned_and_text_is_not():
-    assert html_repr.table([("1,5", "-2.5e-07", "a")]).count("text-align: left") == 1
+    assert messages.table([("1,5", "-2.5e-07", "a")]).count("text-align: left") == 1

@@ -12,9 +12,8 @@ from helpers.parametrize import DEEP
 import neonlite as nl
 from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode, postorder
-from neonlite.visualize.graph import COMMUTATIVE
-from neonlite.visualize.steps import format_first_values
-from neonlite.visualize.svg import separate_positions
+from neonlite.visualize.drawing import separate_positions
+from neonlite.visualize.text import COMMUTATIVE, format_first_values
 
 SVG = "{http://www.w3.org/2000/svg}"
 LIMIT = 200

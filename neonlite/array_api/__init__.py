@@ -47,8 +47,8 @@ from neonlite.array_api.manipulation import (
     take_along_axis, tile, tril, triu, unstack,
 )
 from neonlite.array_api.operators import install
-from neonlite.array_api.products import matmul, matrix_transpose, tensordot, vecdot
-from neonlite.array_api.promotion import DTYPES
+from neonlite.array_api.linalg import matmul, matrix_transpose, tensordot, vecdot
+from neonlite.array_api.data_types import DTYPES
 from neonlite.array_api.reductions import (
     all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, isin, max, mean, min,
     nonzero, prod, searchsorted, sort, std, sum, unique_all, unique_counts, unique_inverse, unique_values, var, where,

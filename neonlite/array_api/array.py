@@ -16,7 +16,7 @@ import numpy as np
 
 from neonlite.backend.creation import adopt
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.warn import warn
+from neonlite.backend.validation import warn
 from neonlite.dtypes import INT_DTYPES
 from neonlite.messages import NO_COMPLEX, describe
 from neonlite.numpy_methods import device_of, not_for_arrow

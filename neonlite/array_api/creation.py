@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.array_api.arguments import as_integers, as_number, check_arrays, convert
-from neonlite.array_api.arguments import from_dlpack as copy_from_dlpack
 from neonlite.array_api.array import Array, as_dtype, check_device, from_numpy, new_array, padded
+from neonlite.array_api.data_types import as_integers, as_number, check_arrays, convert, to_dtype
+from neonlite.array_api.data_types import from_dlpack as copy_from_dlpack
 from neonlite.array_api.manipulation import stack
-from neonlite.array_api.promotion import to_dtype
 from neonlite.backend import current_backend
 from neonlite.backend.base import BackendBase
 from neonlite.backend.validation import checks_names

@@ -9,7 +9,6 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from neonlite.array_api.arguments import as_array, check_array, check_arrays, convert
 from neonlite.array_api.array import (
     BOOL,
     DTYPE_OF_NAME,
@@ -20,7 +19,15 @@ from neonlite.array_api.array import (
     result,
     same,
 )
-from neonlite.array_api.promotion import promote, promote_scalar, to_dtype
+from neonlite.array_api.data_types import (
+    as_array,
+    check_array,
+    check_arrays,
+    convert,
+    promote,
+    promote_scalar,
+    to_dtype,
+)
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
 from neonlite.ops import OPS, Op

@@ -7,12 +7,12 @@ from string import ascii_letters
 from typing import Any
 
 from neonlite.array_api import linalg, manipulation, reductions
-from neonlite.array_api.arguments import as_array, check_arrays, convert
 from neonlite.array_api.array import Array, with_shape
+from neonlite.array_api.data_types import as_array, check_arrays, convert
 from neonlite.array_api.elementwise import multiply
+from neonlite.array_api.linalg import check_numeric, matmul, tensordot, vecdot
 from neonlite.array_api.manipulation import concat, moveaxis, permute_dims, reshape
-from neonlite.array_api.products import check_numeric, matmul, tensordot, vecdot
-from neonlite.backend.einsum import parse_subscripts
+from neonlite.backend.tree_operands import parse_subscripts
 from neonlite.backend.validation import instance
 
 

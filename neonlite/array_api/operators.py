@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.array_api import data_types, elementwise, indexing, manipulation, numpy_functions, products, reductions
+from neonlite.array_api import data_types, elementwise, manipulation, numpy_functions, reductions
 from neonlite.array_api.array import Array, result
 from neonlite.array_api.creation import asarray
-from neonlite.array_api.promotion import to_dtype
+from neonlite.array_api.data_types import to_dtype
 from neonlite.messages import NO_COMPLEX, describe
 from neonlite.name_hints import ARRAY, add_hints, synonyms
 from neonlite.numpy_methods import UFUNC_REDUCTIONS, accepts, evaluate
@@ -173,13 +173,17 @@ def install(functions: dict[str, Callable[..., Any]], linalg: dict[str, Callable
     FUNCTIONS.update(linalg | functions | numpy_functions.FUNCTIONS, rint=elementwise.round)
     for name, function in (BINARY | COMPARISONS).items():
         _binary(name, getattr(elementwise, function))
-    _binary("matmul", products.matmul)
+    _binary("matmul", linalg["matmul"])
     for name, function in UNARY.items():
         setattr(Array, f"__{name}__", getattr(elementwise, function))
     for module, names in METHODS.items():
         for method in names:
             setattr(Array, method, _with_positional_axis(getattr(module, method)))
-    methods: dict[str, Any] = {"__getitem__": indexing.get, "__setitem__": indexing.assign, "__reduce__": _reduce}
+    methods: dict[str, Any] = {
+        "__getitem__": manipulation.get,
+        "__setitem__": manipulation.assign,
+        "__reduce__": _reduce,
+    }
     methods |= {"__format__": _format, "__round__": _round, "__divmod__": _divmod}
     methods["__rdivmod__"] = _reflected_divmod
     methods |= {"astype": _astype, "clip": elementwise.clip, "reshape": _reshape, "round": _round}

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from neonlite.array_api.arguments import as_array, check_array, check_arrays
 from neonlite.array_api.array import BOOL, Array, as_dtype, from_numpy, same, with_shape
+from neonlite.array_api.data_types import as_array, check_array, check_arrays, to_dtype
 from neonlite.array_api.elementwise import (
     FLOAT,
     REAL,
@@ -22,7 +22,6 @@ from neonlite.array_api.elementwise import (
     subtract,
 )  # fmt: skip
 from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, reshape, take
-from neonlite.array_api.promotion import to_dtype
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
 

@@ -3,7 +3,7 @@
 from neonlite.backend.backend import Backend
 from neonlite.backend.current import NervanaObject, cleanup_backend, current_backend, gen_backend, use_backend
 from neonlite.backend.planning import Plan
-from neonlite.backend.replay_methods import Block
+from neonlite.backend.replay import Block
 from neonlite.backend.runtimes import info
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.thread_pool import set_threads

@@ -9,32 +9,26 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, cast
 
 import numpy as np
 
-from neonlite.backend.batch_size import BatchSize, BatchSizeMethods
+from neonlite.backend.base import LifecycleMethods, open_backends
+from neonlite.backend.batch_size import BatchSize, BatchSizeMethods, ShardMethods
 from neonlite.backend.cache import Cache
-from neonlite.backend.creation import CreationMethods
+from neonlite.backend.creation import CreationMethods, ShapeMethods
 from neonlite.backend.custom_ops import CustomOpMethods
-from neonlite.backend.histograms import HistogramMethods
-from neonlite.backend.lifecycle import LifecycleMethods, open_backends
 from neonlite.backend.lock import FairLock
-from neonlite.backend.memory import MemoryMethods
+from neonlite.backend.measure import HistogramMethods, MemoryMethods, TimingMethods
 from neonlite.backend.op_methods import OpMethods
-from neonlite.backend.planning.assignment import AssignmentMethods
-from neonlite.backend.planning.run import PlanCache, RunMethods
-from neonlite.backend.primitives.image_methods import ImageMethods
-from neonlite.backend.primitives.layer_object_methods import LayerObjectMethods
-from neonlite.backend.primitives.matmul_methods import MatmulMethods
-from neonlite.backend.primitives.norm_methods import NormMethods
-from neonlite.backend.primitives.roi_methods import RoiMethods
-from neonlite.backend.random import RandomStreams
-from neonlite.backend.random_methods import RandomMethods
-from neonlite.backend.replay_methods import ReplayMethods
+from neonlite.backend.planning.assignment import AssignmentMethods, PlanCache, RunMethods
+from neonlite.backend.primitives.geometry import LayerObjectMethods
+from neonlite.backend.primitives.images import ImageMethods
+from neonlite.backend.primitives.norm import NormMethods
+from neonlite.backend.primitives.products import MatmulMethods
+from neonlite.backend.primitives.roi import RoiMethods
+from neonlite.backend.random import RandomMethods, RandomStreams
+from neonlite.backend.replay import ReplayMethods
 from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.meta import MetaRuntime
-from neonlite.backend.shape_dtype import ShapeMethods
-from neonlite.backend.shard import ShardMethods
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.timing import TimingMethods
 from neonlite.backend.validation import checks_arguments, one_of
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.name_hints import BACKEND, add_hints

@@ -1,18 +1,185 @@
-"""The batch size of one thread: ``with be.batch_size(n): ...``."""
+"""The batch size of one thread, and the shard: the columns of a minibatch that one process computes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from neonlite.backend.base import BackendBase
 from neonlite.backend.validation import integer
+from neonlite.messages import describe
 
 if TYPE_CHECKING:
-    from neonlite.backend.shard import Shard
+    from neonlite.backend.tensor import Tensor
 
+
+class Shard(NamedTuple):
+    """The columns ``start`` to ``stop - 1`` of a minibatch of ``total`` columns, which all processes compute together.
+
+    Parameters
+    ----------
+    start, stop : int
+        The columns of this process.
+    total : int
+        Number of columns of the minibatch.
+    communicator : Communicator
+        Connects the processes.
+    """
+
+    start: int
+    stop: int
+    total: int
+    communicator: Any
+
+    def of(self, width: int) -> Shard:
+        """Return the shard of a minibatch with fewer columns, in the same proportion.
+
+        Parameters
+        ----------
+        width : int
+            Number of columns of the minibatch.
+        """
+        if width == self.total:
+            return self
+        start, stop = (n * width // self.total for n in (self.start, self.stop))
+        return self._replace(start=start, stop=stop, total=width)
+
+
+@contextmanager
+def use_shard(be: BackendBase, shard: Shard | None) -> Iterator[None]:
+    """Use a shard within a ``with`` block, in the current thread: iterators then yield the columns of the shard only.
+
+    Parameters
+    ----------
+    be : Backend
+        The backend of the minibatches.
+    shard : Shard or None
+        The shard of a complete minibatch; None: all columns.
+    """
+    state = be.thread_bsz
+    before = state.shard, state.minibatch_shard
+    state.shard = state.minibatch_shard = shard
+    try:
+        yield
+    finally:
+        state.shard, state.minibatch_shard = before
+
+
+def complete_batch_size(be: BackendBase) -> int:
+    """Return the number of samples of a complete minibatch, of all processes together; 0 if it is not set."""
+    return be.bsz if be.shard is None else be.shard.total
+
+
+def global_batch_size(be: BackendBase) -> int:
+    """Return the number of samples of the current minibatch, which may be partial, of all processes together."""
+    return be.bsz if be.minibatch_shard is None else be.minibatch_shard.total
+
+
+def draw_minibatch_mask(be: BackendBase, mask: Tensor, keep: float, shape: Sequence[int], axis: int) -> None:
+    """Fill a mask with ones, with probability ``keep``, and zeros, which depend on the index of a sample only.
+
+    So the numbers of a sample are the same on any number of processes: each draws the mask of all samples.
+
+    Parameters
+    ----------
+    be : Backend
+        The backend.
+    mask : Tensor
+        The mask.
+    keep : float
+        The probability of a one.
+    shape : sequence of int
+        A shape of the mask in which the samples of this process are an axis, -1 for one that follows from the others.
+    axis : int
+        That axis.
+    """
+    if (shard := be.minibatch_shard) is None:
+        be.make_binary_mask(mask, keep)
+        return
+    part = mask.reshape(*shape)
+    sizes, index = list(part.shape), [slice(None)] * part.ndim
+    sizes[axis], index[axis] = shard.total, slice(shard.start, shard.stop)
+    whole = be.empty(tuple(sizes), dtype=mask.info.dtype)
+    be.make_binary_mask(whole, keep)
+    part[:] = whole[tuple(index)]
+
+
+class ShardMethods(BackendBase):
+    """The methods of ``Backend`` by which layers exchange columns of minibatches with other processes."""
+
+    def distribute_data(self, tensor: Tensor, layer_parallelism: str) -> Tensor:
+        """Return the part of an activation or error tensor that a layer of this process needs.
+
+        Without ``Communicator.sharded``, there is one process, and this is the tensor itself.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            The columns (F, n) of this process, or (F, N) of all processes.
+        layer_parallelism : str
+            "Data": the columns of this process. "Disabled" or "Unknown": the columns of all processes.
+
+        Returns
+        -------
+        Tensor
+            The tensor if it has these columns, else a view of it or a new tensor.
+
+        Raises
+        ------
+        ValueError
+            The parallelism is another one, such as "Model", or the tensor has another number of columns.
+        """
+        if (shard := self.minibatch_shard) is None:
+            return tensor
+        if layer_parallelism not in ("Data", "Disabled", "Unknown"):
+            raise ValueError(
+                "be.distribute_data: expected the parallelism 'Data', 'Disabled' or 'Unknown', got "
+                f"{layer_parallelism!r}"
+            )
+        to_all = layer_parallelism != "Data"
+        result = convert_columns(self, shard, tensor, to_all)
+        if result is not tensor:
+            self.distributed[id(result)] = result
+        return result
+
+    def revert_tensor(self, tensor: Tensor) -> Tensor:
+        """Return a result of ``distribute_data`` with the columns that its argument had.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            The tensor.
+
+        Returns
+        -------
+        Tensor
+            The tensor itself if ``distribute_data`` returned its argument, else a new one.
+        """
+        shard = self.minibatch_shard
+        if shard is None or self.distributed.get(id(tensor)) is not tensor:
+            return tensor
+        return convert_columns(self, shard, tensor, to_all=tensor.shape[1] != shard.total)
+
+
+def convert_columns(be: BackendBase, shard: Shard, tensor: Tensor, to_all: bool) -> Tensor:
+    """Return the columns of all processes, or of this one, of a tensor with the others; or the tensor itself."""
+    local, columns = shard.stop - shard.start, tensor.shape[1]
+    if columns == (shard.total if to_all else local):
+        return tensor
+    if columns != (local if to_all else shard.total):
+        raise ValueError(
+            f"be.distribute_data: expected {local} columns, or {shard.total} of all processes, got {describe(tensor)}"
+        )
+    if not to_all:
+        return tensor[:, shard.start : shard.stop]
+    return be.array(np.concatenate(shard.communicator.all_gather_objects(tensor.get()), axis=1), tensor.info.dtype)
+
+
+# --- the batch size of one thread: ``with be.batch_size(n): ...`` ---
 
 DEFAULT_BATCH_SIZE = 32  # of Model.fit(X, y), and of summary() if be.bsz is not set
 

@@ -11,8 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from neonlite.backend.attributes import check_attribute
 from neonlite.backend.backend import Backend
-from neonlite.backend.known_attributes import check_attribute
 from neonlite.backend.lock import create_lock
 from neonlite.backend.runtimes import canonical, default_runtime
 from neonlite.backend.runtimes.base import Runtime

@@ -1,15 +1,18 @@
-"""Locks: a fair lock for the batch size and layers of a backend, and locks that are released in a forked process."""
+"""Locks that are fair or released in a forked process, and signals that wait until work is complete."""
 
 from __future__ import annotations
 
 import functools
 import os
+import signal
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from operator import attrgetter
 from time import monotonic
-from typing import Any, TypeVar, cast
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar, cast
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 FORK_WAIT = 2.0  # seconds that a fork waits for the steps and predictions of other threads
@@ -106,3 +109,162 @@ def exclusive(method: Method) -> Method:
             return method(self, *args, **kwargs)
 
     return cast(Method, locked)
+
+
+# --- defer Ctrl-C and the signals that end a process, until the work in progress is in a consistent state ---
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# The signals that end training, and their default handlers.
+ENDING: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+if hasattr(signal, "SIGHUP"):  # not on Windows
+    ENDING[signal.SIGHUP] = signal.SIG_DFL
+
+
+class Terminated(SystemExit):
+    """Raised after SIGTERM or SIGHUP. If it is not caught, the process exits with 128 + the signal number.
+
+    Parameters
+    ----------
+    number : int
+        The signal number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+
+
+class Active:
+    """The object that defers Ctrl-C in the main thread, or None."""
+
+    interrupt: DeferredInterrupt | None = None
+
+
+class DeferredInterrupt:
+    """Context manager that defers Ctrl-C until ``raise_if_pending`` or its end; in training, SIGTERM and SIGHUP too.
+
+    A second signal is raised immediately, except within ``defer``. Ctrl-C raises KeyboardInterrupt, the others
+    ``Terminated``. Signals that are ignored, such as SIGHUP under nohup, or that have another handler, such as that of
+    an outer DeferredInterrupt, are not affected; nor are signals outside of the main thread, where Python does not
+    deliver them.
+
+    Parameters
+    ----------
+    is_training : bool
+        Whether signals end training, after a complete step, and not before the end of an evaluation within it.
+    """
+
+    def __init__(self, is_training: bool = False) -> None:
+        self.is_training = is_training
+        self.pending_signal: int | None = None  # a signal number
+        self.is_deferring = False
+        self.is_agreed = True  # with several processes: whether all know of the pending signal
+        self.previous_handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> DeferredInterrupt:
+        self.pending_signal = None
+        if active_interrupt() is None and threading.current_thread() is threading.main_thread():
+            for number in ENDING if self.is_training else (signal.SIGINT,):
+                if signal.getsignal(number) == ENDING[number]:
+                    self.previous_handlers[number] = signal.signal(number, self.handle_signal)
+            if signal.SIGINT in self.previous_handlers:
+                Active.interrupt = self
+        return self
+
+    def handle_signal(self, signum: int, frame: FrameType | None) -> None:
+        """Record a signal; raise the second one immediately, unless within ``defer``."""
+        if self.pending_signal is not None and not self.is_deferring:
+            raise ended_by(signum)
+        self.pending_signal = signum
+
+    @contextmanager
+    def defer(self) -> Iterator[None]:
+        """Defer every signal while the context is active."""
+        before, self.is_deferring = self.is_deferring, True
+        try:
+            yield
+        finally:
+            self.is_deferring = before
+
+    def raise_if_pending(self) -> None:
+        """Raise KeyboardInterrupt or Terminated if a signal is pending, and several processes have agreed on it."""
+        if self.pending_signal is not None and self.is_agreed:
+            number, self.pending_signal = self.pending_signal, None
+            raise ended_by(number)
+
+    def agree_on(self, signum: int) -> None:
+        """Make a signal that any process has received pending on this one.
+
+        Parameters
+        ----------
+        signum : int
+            The signal number.
+        """
+        self.pending_signal, self.is_agreed = signum, True
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.is_deferring = True
+        if Active.interrupt is self:
+            Active.interrupt = None
+        while self.previous_handlers:
+            signal.signal(*self.previous_handlers.popitem())
+        self.is_agreed = True
+        if error is None:
+            self.raise_if_pending()
+        if self.pending_signal not in (None, signal.SIGINT) and isinstance(
+            error, Exception
+        ):  # the error may be a result of the signal, as after a closed terminal
+            raise ended_by(self.pending_signal) from error
+
+
+def _end_in_child() -> None:
+    """End a forked child by a signal as any other process: the work in progress is that of its parent."""
+    Active.interrupt = None
+    for number, default in ENDING.items():
+        if isinstance(getattr(signal.getsignal(number), "__self__", None), DeferredInterrupt):
+            signal.signal(number, default)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_in_child)
+
+
+def ended_by(number: int) -> BaseException:
+    """Return the exception to raise for a signal."""
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
+
+
+def active_interrupt() -> DeferredInterrupt | None:
+    """Return the object that defers Ctrl-C in this thread, or None."""
+    return Active.interrupt if threading.current_thread() is threading.main_thread() else None
+
+
+def defers_interrupt(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function to raise KeyboardInterrupt only where it calls ``raise_interrupt``, and at its end.
+
+    So Ctrl-C does not end a context manager halfway, which would leave a lock, a batch size or a backend set. A second
+    Ctrl-C is raised immediately.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        with DeferredInterrupt():
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def raise_interrupt() -> None:
+    """Raise KeyboardInterrupt if Ctrl-C was pressed; within a training do nothing, which ends after a step."""
+    active = active_interrupt()
+    if active is not None and not active.is_training:
+        active.raise_if_pending()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Defer every Ctrl-C to the end of the context."""
+    active = active_interrupt()
+    with DeferredInterrupt() if active is None else nullcontext(active) as interrupt, interrupt.defer():
+        yield

@@ -1,11 +1,4 @@
-"""Random number streams: counter-based Philox4x64-10 generators, one per purpose, with small saveable states.
-
-Philox4x64-10 computes a block of four 64-bit words from a key and a counter. The key is (seed, purpose), so weights,
-masks, data and noise have independent streams. A stream's state is the number of blocks that it has used; any block
-can be computed without those before it, so results do not depend on the number of threads.
-
-A draw uses complete blocks. A 64-bit word is also two 32-bit words, the low one first, on machines of any byte order.
-"""
+"""Random number streams: counter-based Philox4x64-10 generators, one per purpose, with small saveable states."""
 
 from __future__ import annotations
 
@@ -19,8 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.backend.bfloat16 import is_real_array
+from neonlite.backend.base import BackendBase, check_open
 from neonlite.backend.lock import create_lock, free_after_fork
+from neonlite.backend.tensor import Tensor
+from neonlite.dtypes import is_real_array
+
+if TYPE_CHECKING:
+    import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -570,3 +568,89 @@ def _is_hex_float(text: object) -> bool:
         return isinstance(text, str) and math.isfinite(float.fromhex(text)) and float.fromhex(text).hex() == text
     except (ValueError, OverflowError):
         return False
+
+
+# --- backend methods for random numbers: seeds and states of the streams, and tensors filled at random ---
+
+
+class RandomMethods(BackendBase):
+    """The methods of ``Backend`` for random numbers."""
+
+    def gen_rng(self, seed: int | None = None) -> np.random.RandomState:
+        """Reseed all random streams.
+
+        Parameters
+        ----------
+        seed : int, optional
+            The seed, from 0 to 2**64 - 1; default from the operating system.
+
+        Returns
+        -------
+        numpy.random.RandomState
+            The generator for code on the host, ``be.rng``.
+        """
+        self.streams = self.runtime.random_streams(seed)
+        return self.streams.host
+
+    def rng_get_state(self, state: object = None) -> tuple[int | str, ...]:
+        """Return the state of all random streams.
+
+        Parameters
+        ----------
+        state : object
+            For compatibility with neon, without effect.
+
+        Returns
+        -------
+        tuple
+            A small tuple of integers and strings, for ``rng_set_state``.
+        """
+        return self.streams.get_state()
+
+    def rng_set_state(self, state: tuple[int | str, ...]) -> None:
+        """Set the state of all random streams.
+
+        Parameters
+        ----------
+        state : tuple
+            A state that ``rng_get_state`` returned.
+
+        Raises
+        ------
+        ValueError
+            Any other value; the state is then unchanged.
+        """
+        self.streams.set_state(state)
+
+    def rng_reset(self) -> None:
+        """Reset all random streams to their initial state."""
+        self.streams.reset()
+
+    def make_binary_mask(self, out: Tensor, keepthresh: float = 0.5) -> None:
+        """Fill a tensor with ones and zeros at random.
+
+        Parameters
+        ----------
+        out : Tensor
+            The tensor to fill.
+        keepthresh : float
+            The probability of a one, from 0 to 1; default 0.5.
+        """
+        check_open(self)
+        mask_threshold(keepthresh)  # raises an error before the old values of the tensor are dropped
+        self.runtime.fill_mask(self.streams, out, keepthresh)
+
+    def fill_normal(self, ary: Tensor, mean: float = 0.0, stdv: float = 1.0) -> None:
+        """Fill a tensor with normally distributed random numbers.
+
+        Parameters
+        ----------
+        ary : Tensor
+            The tensor to fill.
+        mean : float
+            The mean; default 0.
+        stdv : float
+            The standard deviation; default 1.
+        """
+        check_open(self)
+        self.runtime.fill_normal(self.streams, ary, mean, stdv)

@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from neonlite import html_repr
-from neonlite.backend.bfloat16 import is_real_array
+from neonlite import messages
+from neonlite.dtypes import is_real_array
 from neonlite.messages import describe, describe_setting
 
 _name_counters: dict[str, Iterator[int]] = defaultdict(itertools.count)  # class name -> number of the next default name
@@ -65,7 +65,7 @@ class Serializable:
     def _repr_html_(self) -> str:
         """Return the class with the name, ``repr_details`` and the constructor's arguments, for notebooks."""
         facts = [repr(self.name), *self.repr_details()]
-        return str(html_repr.format_object(self.classnm, facts, stored_arguments(self)))
+        return str(messages.format_object(self.classnm, facts, stored_arguments(self)))
 
     def repr_details(self) -> list[str]:
         """Return what the printed object says besides its name and the constructor's arguments.

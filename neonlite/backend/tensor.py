@@ -1,20 +1,76 @@
-"""Tensor: an array of a runtime with at least two dimensions; views of it share its memory."""
+"""Tensor: an array of a runtime with two or more dimensions; views of it share its memory. OneHot, its subclass."""
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from neonlite.backend.memory import ExternalMemory, Memory
-from neonlite.backend.planning.layout import export_array, layout_of
+import numpy as np
+
+from neonlite import messages
+from neonlite.backend.measure import ExternalMemory, Memory
+from neonlite.backend.planning.layout import export_array, find_images, layout_of, read_chwn
 from neonlite.backend.tensor_index import FULL_SLICE, gather, parse_index, scatter
-from neonlite.dtypes import dtype_bits
+from neonlite.dtypes import FLOAT_DTYPES, dtype_bits
 from neonlite.messages import describe
 from neonlite.ops.functions import to_slices
-from neonlite.ops.shapes import Shape, SliceSpec, is_contiguous, memory_span
+from neonlite.ops.shapes import (
+    Shape,
+    SliceSpec,
+    contiguous_strides,
+    is_contiguous,
+    memory_span,
+    reshape_shape,
+    transpose_shape,
+)
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.tree_structure import Info, matrix_transpose_axes
-from neonlite.typing import ArrayLike, IndexLike, NativeArray
+from neonlite.typing import ArrayLike, DTypeLike, IndexLike, NativeArray, NumPyArray, ShapeLike
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class OneElement(np.ndarray[Any, np.dtype[Any]]):
+    """An array that is also a scalar if it has one element: ``float(x)``, ``"%.1f" % x`` and ``f"{x:.3f}"`` work.
+
+    NumPy rejects these for arrays with axes.
+    """
+
+    def __float__(self) -> float:
+        """Return the only element; raise TypeError if there are several."""
+        return float(self.only())
+
+    def __int__(self) -> int:
+        """Return the integer part of the only element."""
+        return int(self.only())
+
+    def __round__(self, ndigits: int | None = None) -> float:
+        """Return the only element, rounded."""
+        return round(float(self), ndigits)
+
+    def __format__(self, spec: str) -> str:
+        """Format the only element; without a format specification, the array."""
+        return format(self.only(), spec) if spec else str(self)
+
+    def __repr__(self) -> str:
+        return repr(self.view(np.ndarray))
+
+    def __reduce__(self) -> Any:
+        """Pickle as an array of NumPy."""
+        return self.view(np.ndarray).__reduce__()
+
+    def only(self) -> Any:
+        """Return the only element; raise TypeError if there are several."""
+        if self.size != 1:
+            raise TypeError(f"expected one element, got an array {self.shape}. Select one by its index.")
+        return self.item()
+
+
+# --- tensor: an array of a runtime with at least two dimensions; views of it share its memory ---
 
 
 class Tensor(Operand):
@@ -299,15 +355,16 @@ class Tensor(Operand):
         """Return the values, truncated, with name, shape, dtype, backend and layout."""
         name = f"{self.name!r}, " if self.name else ""
         layout = f", {self.layout}" if self.layout != "CHWN" else ""
-        return f"Tensor({format_values(self, 'Tensor(')}, {name}{self.shape}, {self.info.dtype}, {self.backend.name}{layout})"
+        details = f"{name}{self.shape}, {self.info.dtype}, {self.backend.name}{layout}"
+        return f"Tensor({format_values(self, 'Tensor(')}, {details})"
 
     def _repr_html_(self) -> str:
         """Return the values of a small matrix as an HTML table, those of any other tensor as text, for notebooks."""
         layout = f", {self.layout}" if self.layout != "CHWN" else ""
-        head = html_repr.title(self.name or "Tensor", f"{self.shape} {self.info.dtype} on {self.backend.name}{layout}")
+        head = messages.title(self.name or "Tensor", f"{self.shape} {self.info.dtype} on {self.backend.name}{layout}")
         if self.ndim > 2 or self.size > 400:
-            return str(html_repr.stack(head, html_repr.code(format_values(self))))
-        return str(html_repr.stack(head, html_repr.table([[f"{x:.4g}" for x in row] for row in self.get().tolist()])))
+            return str(messages.stack(head, messages.code(format_values(self))))
+        return str(messages.stack(head, messages.table([[f"{x:.4g}" for x in row] for row in self.get().tolist()])))
 
     # --- views ---
 
@@ -424,7 +481,9 @@ class Tensor(Operand):
             raise ValueError(f"{self._describe()}.share: expected dtype {self.info.dtype}, got {dtype}")
         size = math.prod(to)
         if size > self.size:
-            raise ValueError(f"{self._describe()}.share: expected a shape of at most {self.size} elements, got {to} with {size}")
+            raise ValueError(
+                f"{self._describe()}.share: expected a shape of at most {self.size} elements, got {to} with {size}"
+            )
         view = self.reshape(-1, 1)[:size].reshape(to)
         view.name = name
         return view
@@ -483,3 +542,134 @@ class Tensor(Operand):
 
     def _describe(self) -> str:
         return f"tensor {self.name} {self.shape}" if self.name else f"a tensor {self.shape}"
+
+
+# --- views ---
+
+
+def drop_axis(t: Tensor, axis: int) -> Tensor:
+    """Return a view without an axis of size 1."""
+    keep = [i for i in range(t.ndim) if i != axis]
+    array = t.storage[tuple(0 if i == axis else FULL_SLICE for i in range(t.ndim))]
+    shape, strides = tuple(t.shape[i] for i in keep), tuple(t.strides[i] for i in keep)
+    return t._make_view(array, shape, strides, t.storage_offset, "reshape", {"to": shape})
+
+
+def view_steps(t: Tensor) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
+    """Yield (base, op, attributes) of each view, from this tensor to the one that owns the memory."""
+    while t.base is not None and t.view_op is not None:
+        yield t.base, *t.view_op
+        t = t.base
+
+
+def replay_view(t: Tensor, base: Tensor) -> Tensor:
+    """Return the same view of another base of the same shape."""
+    op, attrs = t.view_op or ("", {})
+    if op == "slice":
+        return base[to_slices(attrs["index"])]
+    if op == "transpose":
+        return base.permute(attrs["axes"])
+    if base.is_contiguous:
+        return base.reshape(t.shape)
+    # a reshape of a non-contiguous base is a view only if it drops an axis of size 1
+    axes = (i for i in range(base.ndim) if base.shape[:i] + base.shape[i + 1 :] == t.shape)
+    return drop_axis(base, next(axes))
+
+
+def overlap(x: Tensor, y: Tensor) -> str:
+    """Return how two tensors share memory: "none", "exact" (every element at the same address) or "partial"."""
+    if x.allocation is not y.allocation or x.span[0] >= y.span[1] or y.span[0] >= x.span[1]:
+        return "none"
+    same = x.shape == y.shape and x.strides == y.strides and x.span == y.span
+    return "exact" if same else "partial"
+
+
+# --- conversion of tensors to and from NumPy arrays, in-place updates, and display as text and HTML ---
+
+# --- writes ---
+
+
+# --- display ---
+
+
+def format_values(t: Tensor, prefix: str = "") -> str:
+    """Return the values as text, truncated; lines after the first are indented to the width of the prefix."""
+    return np.array2string(display_values(t), precision=4, threshold=60, edgeitems=3, prefix=prefix)
+
+
+def display_values(t: Tensor) -> NumPyArray:
+    """Return the values for printing, bfloat16 as float32. The layout of images in NHWC is not changed."""
+    images = find_images(t)
+    if images and not images.has_chwn and images.is_for(t, images.shape):
+        nhwc: NumPyArray = t.backend.runtime.get(images.nhwc)
+        values = nhwc.reshape(images.shape[::-1]).transpose().reshape(t.shape)
+    else:
+        values = t.numpy()
+    return values.astype(np.float32) if t.info.dtype == "bfloat16" else values
+
+
+# --- one-hot tensors that remember their class ids, so that a product with one becomes a table lookup ---
+
+
+class OneHot(Tensor):
+    """A read-only tensor (nclass, n) with a 1 in row ``ids[0, i]`` of each column i. Call ``update()`` to rewrite it.
+
+    Parameters
+    ----------
+    nclass : int
+        The number of classes, which is the number of rows.
+    ids : Tensor
+        The class ids, integers of shape (1, n).
+    name : str, optional
+        The name of the tensor.
+    allow_empty : bool, default False
+        Whether an id may be -1, which gives a column of zeros.
+
+    Attributes
+    ----------
+    token_ids : Tensor or None
+        The ids, if a layer may look them up instead of reading the columns. None with ``allow_empty``, and on runtimes
+        without read-only arrays, where a write could make the columns differ from the ids.
+    """
+
+    __slots__ = ("_classes", "_writable", "ids", "token_ids")
+
+    def __init__(self, nclass: int, ids: Tensor, name: str | None = None, allow_empty: bool = False) -> None:
+        be = ids.backend
+        dense = be.zeros((nclass, ids.size), name=name)
+        read_only = be.runtime.read_only_view(dense._array)
+        array = dense._array if read_only is None else read_only
+        super().__init__(array, dense.info, name, allocation=dense.allocation)
+        self._writable = dense
+        self._classes = be.array(np.arange(nclass).reshape(-1, 1), dtype="int32")
+        self.ids = ids
+        self.token_ids = None if allow_empty or read_only is None else ids
+
+    def update(self) -> OneHot:
+        """Write the columns for the current ids.
+
+        Returns
+        -------
+        OneHot
+            The tensor itself.
+
+        Raises
+        ------
+        IndexError
+            An id is not a class.
+        """
+        lowest = -1 if self.token_ids is None else 0
+        ids = self.ids.numpy()
+        if ids.min(initial=0) < lowest or ids.max(initial=-1) >= self.shape[0]:
+            raise IndexError(
+                f"{self._describe()}.update: expected ids from {lowest} to {self.shape[0] - 1}, got {self.ids}"
+            )
+        # be.onehot would allocate, and does not accept -1
+        self._writable[:] = self.backend.equal(self._classes, self.ids)
+        return self
+
+    def __setitem__(self, index: object, value: object) -> NoReturn:
+        raise ValueError(
+            f"{self._describe()}: expected a writable tensor, got a one-hot tensor. Change its ids "
+            "and call update(), or copy it with be.array(t)."
+        )

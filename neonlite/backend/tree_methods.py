@@ -14,6 +14,7 @@ from neonlite.backend.tree_operands import (
     build_node,
     check_axes,
     check_axis,
+    einsum,
     reduction_size,
 )
 from neonlite.backend.validation import checks_names, integer
@@ -390,8 +391,6 @@ class TreeMethods(BackendBase):
         ValueError
             The subscripts and the shapes do not match.
         """
-        from neonlite.backend.einsum import einsum
-
         tree = einsum(self, subscripts, operands)
         tree = tree if isinstance(tree, OpTreeNode) else tree * 1  # an operand itself, as in "ij->ij"
         return tree if out is None else self.assign([out], [tree])[0]

@@ -1,4 +1,4 @@
-"""Validation of arguments: integers, numbers, booleans, names, functions and instances of a class."""
+"""Validation of arguments, and warnings that name the line of user code which called neonlite."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import importlib
 import inspect
 import math
 import operator
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
+from types import FrameType
 from typing import Any, NoReturn, ParamSpec, TypeVar, dataclass_transform
 
 import numpy as np
@@ -17,6 +20,30 @@ import numpy as np
 from neonlite.backend.serialization import Serializable
 from neonlite.messages import describe, expected
 from neonlite.name_hints import argument_hint
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning that names the line of user code that called into neonlite."""
+    _, depth = entry_frame(sys._getframe(1))
+    warnings.warn(message, category, stacklevel=depth + 2)
+
+
+def called_from() -> str:
+    """Return the function of neonlite that user code called, with the file and line of the call."""
+    frame, _ = entry_frame(sys._getframe(1))
+    caller = frame.f_back or frame
+    return f"{frame.f_code.co_name}() at {caller.f_code.co_filename}:{caller.f_lineno}"
+
+
+def entry_frame(frame: FrameType) -> tuple[FrameType, int]:
+    """Return the frame of the function of neonlite that user code called, and its depth above ``frame``."""
+    depth = 1
+    while frame.f_back and frame.f_back.f_globals.get("__name__", "").partition(".")[0] == "neonlite":
+        frame, depth = frame.f_back, depth + 1
+    return frame, depth
+
+
+# --- validation of arguments: integers, numbers, booleans, names, functions and instances of a class ---
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -4,21 +4,29 @@ from typing import TYPE_CHECKING
 
 from neonlite.callbacks.callback import Callback, CallbackBase
 from neonlite.callbacks.callbacks import Callbacks
-from neonlite.callbacks.gan import GANCostCallback, GANPlotCallback
 from neonlite.callbacks.history import History
-from neonlite.callbacks.loggers import CSVLogger, LiveCurves, TensorBoardLogger
+from neonlite.callbacks.loggers import (
+    CSVLogger,
+    LiveCurves,
+    ProgressBarCallback,
+    TensorBoardLogger,
+    TrainLoggerCallback,
+)
 from neonlite.callbacks.monitoring import (
     EarlyStop,
     EarlyStopCallback,
+    HistoryFileCallback,
     MonitorCallback,
     ReduceOnPlateau,
     SaveBestStateCallback,
+    SerializeModelCallback,
     TerminateOnNaN,
 )
-from neonlite.callbacks.progress import ProgressBarCallback, TrainLoggerCallback
 from neonlite.callbacks.recording import (
     BatchNormTuneCallback,
     EvalCallback,
+    GANCostCallback,
+    GANPlotCallback,
     HistCallback,
     LossCallback,
     MetricCallback,
@@ -27,7 +35,6 @@ from neonlite.callbacks.recording import (
     TrainCostCallback,
     TrainMulticostCallback,
 )
-from neonlite.callbacks.saving import HistoryFileCallback, SerializeModelCallback
 from neonlite.name_hints import module_getattr
 
 __all__ = [

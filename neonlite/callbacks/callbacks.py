@@ -8,14 +8,20 @@ from copy import deepcopy
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from neonlite import html_repr
+from neonlite import messages
 from neonlite.backend import NervanaObject
 from neonlite.backend.serialization import constructor_arguments, find_class
 from neonlite.backend.validation import instance, integer, with_attributes
 from neonlite.callbacks.callback import Callback, CallbackBase, check_dataset, check_frequency
 from neonlite.callbacks.history import History
-from neonlite.callbacks.monitoring import EarlyStopCallback, SaveBestStateCallback, State
-from neonlite.callbacks.progress import ProgressBarCallback, TrainLoggerCallback
+from neonlite.callbacks.loggers import ProgressBarCallback, TrainLoggerCallback
+from neonlite.callbacks.monitoring import (
+    EarlyStopCallback,
+    HistoryFileCallback,
+    SaveBestStateCallback,
+    SerializeModelCallback,
+    State,
+)
 from neonlite.callbacks.recording import (
     HistCallback,
     LossCallback,
@@ -24,7 +30,6 @@ from neonlite.callbacks.recording import (
     TrainCostCallback,
     TrainMulticostCallback,
 )
-from neonlite.callbacks.saving import HistoryFileCallback, SerializeModelCallback
 from neonlite.files import same_file
 from neonlite.messages import describe
 
@@ -147,7 +152,7 @@ class Callbacks(NervanaObject, CallbackBase):
 
     def _repr_html_(self) -> str:
         settings = {"history": self.history, "callbacks": list(self.callbacks)}
-        return str(html_repr.format_object(self.classnm, [repr(self.model.name)], settings))
+        return str(messages.format_object(self.classnm, [repr(self.model.name)], settings))
 
     # --- adding callbacks ---
 

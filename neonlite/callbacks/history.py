@@ -1,4 +1,4 @@
-"""History: recorded values of a training run, as a table, a plot, and an HDF5 file."""
+"""History: the values that a training recorded, as a table, as curves, and in files."""
 
 from __future__ import annotations
 
@@ -8,19 +8,77 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from neonlite import html_repr
+from neonlite import messages
 from neonlite.backend.validation import import_extra
-from neonlite.callbacks.figures import new_figure, save_figure
 from neonlite.files import printable, write_atomic
 from neonlite.messages import describe, did_you_mean
 from neonlite.name_hints import HISTORY, add_hints
-from neonlite.transforms.metric_table import recorded_name
+from neonlite.transforms.metrics import recorded_name
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+
+def new_figure(owner: str, width: float, height: float) -> Figure:
+    """Return an empty figure, which a notebook displays.
+
+    Parameters
+    ----------
+    owner : str
+        The caller, for the error message.
+    width, height : float
+        The size in inches.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    """
+    figure: Figure = import_extra("matplotlib.figure", owner, "viz").Figure(
+        figsize=(width, height), layout="constrained"
+    )
+    vars(figure)["_repr_png_"] = lambda: png(figure)  # displays it in a notebook, without pyplot
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as a PNG image."""
+    return encode(figure, "png")
+
+
+def encode(figure: Figure, format: str) -> bytes:
+    """Return a figure in a format such as "png" or "pdf"; all labels are inside."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=format, bbox_inches="tight")
+    return buffer.getvalue()
+
+
+def save_figure(figure: Figure, path: str | Path | IO[bytes] | None) -> None:
+    """Write a figure to a file, atomically; the suffix selects the format, by default PNG.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        The figure.
+    path : str, Path or file object, optional
+        The file. Default: nothing is written.
+    """
+    if isinstance(path, str | Path):
+        file = Path(path)
+        image = encode(figure, file.suffix[1:].lower() or "png")
+        write_atomic(file if file.suffix else file.with_suffix(".png"), image)
+    elif path is not None:
+        path.write(png(figure))
+
+
+# --- history: recorded values of a training run, as a table, a plot, and an HDF5 file ---
 
 Record = tuple[float, float]  # number of epochs, value
 T = TypeVar("T")
@@ -216,7 +274,7 @@ class History(Mapping[str, list[float]]):
 
     def _repr_html_(self) -> str:
         header, *rows = self.table()
-        return str(html_repr.table(rows, header) if self.records else html_repr.escape(repr(self)))
+        return str(messages.table(rows, header) if self.records else messages.escape(repr(self)))
 
     # --- serialization ---
 

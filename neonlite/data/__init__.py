@@ -2,13 +2,23 @@
 
 from typing import TYPE_CHECKING
 
-from neonlite.data.augment import Crop, Flip, Shift
-from neonlite.data.corpora import PTB, Corpus, HutterPrize, Shakespeare, python_docs, text_file
-from neonlite.data.datasets import DATASETS, Dataset, cifar10, digits, fashion, iris, mnist, mnist5k
-from neonlite.data.hdf5 import HDF5Iterator, HDF5IteratorAutoencoder, HDF5IteratorOneHot
+from neonlite.data.corpora import PTB, Corpus, HutterPrize, Shakespeare, TextNMT, python_docs, text_file
+from neonlite.data.datasets import (
+    CIFAR10,
+    DATASETS,
+    IMDB,
+    MNIST,
+    Dataset,
+    cifar10,
+    digits,
+    fashion,
+    iris,
+    mnist,
+    mnist5k,
+)
+from neonlite.data.file_formats import HDF5Iterator, HDF5IteratorAutoencoder, HDF5IteratorOneHot
 from neonlite.data.iterator import ArrayIterator, NervanaDataIterator
-from neonlite.data.neon_datasets import CIFAR10, IMDB, MNIST
-from neonlite.data.sentences import clean_string, get_paddedXY, pad_data, pad_sentences
+from neonlite.data.minibatches import Crop, Flip, Shift
 from neonlite.data.sequences import (
     CopyTask,
     PrioritySortTask,
@@ -18,9 +28,7 @@ from neonlite.data.sequences import (
     Ticker,
     TimeSeries,
 )
-from neonlite.data.text import Text
-from neonlite.data.tokens import TOKENIZERS
-from neonlite.data.translation import TextNMT
+from neonlite.data.text import TOKENIZERS, Text, clean_string, get_paddedXY, pad_data, pad_sentences
 from neonlite.name_hints import module_getattr
 
 __all__ = [

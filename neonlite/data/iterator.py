@@ -11,15 +11,22 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from neonlite.backend import NervanaObject
-from neonlite.backend.batch_size import require_batch_size
-from neonlite.backend.bfloat16 import is_float_array, is_real_array
-from neonlite.backend.shard import complete_batch_size
+from neonlite.backend.batch_size import complete_batch_size, require_batch_size
 from neonlite.backend.validation import check_number, integer
-from neonlite.data.augment import Augmentation, check_augmentations
-from neonlite.data.epoch import PURPOSE_AUGMENT, Epoch
-from neonlite.data.minibatch_buffers import MinibatchBuffers, RowSource, scaling_dtype, uses_host_memory
-from neonlite.data.prefetch import prefetch
-from neonlite.data.preprocessing import IntegerRange, Preprocessing
+from neonlite.data.minibatches import (
+    PURPOSE_AUGMENT,
+    Augmentation,
+    Epoch,
+    IntegerRange,
+    MinibatchBuffers,
+    Preprocessing,
+    RowSource,
+    check_augmentations,
+    prefetch,
+    scaling_dtype,
+    uses_host_memory,
+)
+from neonlite.dtypes import is_float_array, is_real_array
 from neonlite.encoders.columns import WAYS_OUT, check_unmasked, holds_pairs, names_of_columns, refuse_unread
 from neonlite.messages import describe, listed, wording
 from neonlite.name_hints import DATA, add_hints

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Backend, Tensor
-from neonlite.backend.bfloat16 import is_real_array
-from neonlite.backend.onehot import OneHot
-from neonlite.backend.shard import complete_batch_size
+from neonlite.backend.batch_size import complete_batch_size
+from neonlite.backend.tensor import OneHot
 from neonlite.backend.validation import instance, integer
-from neonlite.data.epoch import Epoch, random_bits
 from neonlite.data.iterator import IteratorState, Minibatch, ResumableIterator, check_all_finite
-from neonlite.data.minibatch_buffers import BufferPool
+from neonlite.data.minibatches import BufferPool, Epoch, random_bits
+from neonlite.dtypes import is_real_array
 
 if TYPE_CHECKING:
     from neonlite.typing import ArrayLike

@@ -1,30 +1,151 @@
-"""Text: minibatches of a text for language modeling, with the next tokens as targets."""
+"""Text: tokenizers, minibatches for language modeling, and sentences for classification."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from neonlite.backend.validation import integer
-from neonlite.data.epoch import Epoch
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from neonlite.backend.validation import check_number, integer, one_of
+from neonlite.data.file_formats import read_bytes
 from neonlite.data.iterator import IteratorState, Minibatch
+from neonlite.data.minibatches import Epoch, permutation
 from neonlite.data.sequences import ContiguousIterator, TokenBuffers
-from neonlite.data.tokens import (
-    TokenIds,
-    get_tokenizer,
-    ids_to_tokens,
-    join_tokens,
-    read_text,
-    split_text,
-    tokens_to_ids,
-)
 from neonlite.files import write_atomic
 from neonlite.messages import describe, truncate_message
 
 if TYPE_CHECKING:
-    from neonlite.data.tokens import Tokenizer
     from neonlite.typing import ArrayLike
+
+TokenIds = NDArray[np.int32]
+Tokenizer = Callable[[str], Sequence[str]]
+
+UNK, EOS, PAD = "<unk>", "<eos>", "<pad>"
+
+
+# --- texts ---------------------------------------------------------------------------------------------------------
+
+
+def read_text(path: str | Path) -> str:
+    r"""Return the text of a UTF-8 file, which may be a .gz; \r\n becomes \n.
+
+    Raise FileNotFoundError if it does not exist, and ValueError if it is empty or not UTF-8.
+    """
+    path = Path(path)
+    if not path.is_file():
+        state = "which is a folder" if path.is_dir() else "which does not exist"
+        raise FileNotFoundError(f"read_text: expected a text file, got {path}, {state}")
+    try:
+        text = read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"read_text: expected {path} in UTF-8, got byte 0x{error.object[error.start]:02x} at offset {error.start}: "
+            f"{error.reason}. Save a copy in UTF-8, or pass the text to Text, decoded with its encoding: "
+            f"text=Path({str(path)!r}).read_text(encoding='latin-1')"
+        ) from None
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if not text:
+        raise ValueError(f"read_text: expected a text, got the empty file {path}")
+    return text
+
+
+def split_text(name: str, text: str, valid_split: float) -> tuple[str, str]:
+    """Split a text into two parts; the second has about the fraction ``valid_split`` of the characters.
+
+    The first part ends with white space if there is any among its last 100 characters.
+    """
+    check_number(f"{name}: valid_split", valid_split, above=0, high=1)
+    cut = len(text) - round(len(text) * valid_split)
+    if not 0 < cut < len(text):
+        raise ValueError(
+            f"{name}: expected a fraction that splits {len(text)} characters into two nonempty parts for "
+            f"valid_split, got {valid_split!r}"
+        )
+    cut = max(text.rfind(space, max(cut - 100, 0), cut) for space in " \n") + 1 or cut
+    return text[:cut], text[cut:]
+
+
+# --- tokens --------------------------------------------------------------------------------------------------------
+
+
+def characters(text: str) -> list[str]:
+    """Return the characters of a text."""
+    return list(text)
+
+
+def words(text: str) -> list[str]:
+    """Return the words and the punctuation marks of a text, without white space.
+
+    >>> words("It's late, isn't it?")
+    ["It's", 'late', ',', "isn't", 'it', '?']
+    """
+    return re.findall(r"\w+(?:['’]\w+)*|[^\w\s]", text)
+
+
+def newline_tokenizer(text: str) -> list[str]:
+    r"""Split a text at white space, and replace each newline by <eos>, as is usual for the Penn Treebank.
+
+    >>> newline_tokenizer("a <unk> b\nc\n")
+    ['a', '<unk>', 'b', '<eos>', 'c', '<eos>']
+    """
+    return text.replace("\n", f" {EOS} ").split()
+
+
+TOKENIZERS: dict[str, Tokenizer] = {f.__name__: f for f in (characters, words, newline_tokenizer)}
+"""The tokenizers by name."""
+
+
+def get_tokenizer(tokenizer: str | Tokenizer | None) -> Tokenizer:
+    """Return the tokenizer for a name, a function, or None, which selects ``characters``."""
+    if tokenizer is None:
+        return characters
+    if callable(tokenizer):
+        return tokenizer
+    if tokenizer not in TOKENIZERS:
+        raise ValueError(
+            f"expected as tokenizer one of {', '.join(map(repr, TOKENIZERS))}, or a function that returns the "
+            f"tokens of a text, got {tokenizer!r}"
+        )
+    return TOKENIZERS[tokenizer]
+
+
+def join_tokens(tokens: Iterable[str], tokenizer: str | Tokenizer | None) -> str:
+    """Join tokens into a text: characters directly, other tokens with spaces."""
+    return ("" if get_tokenizer(tokenizer) is characters else " ").join(tokens)
+
+
+# --- token ids ----------------------------------------------------------------------------------------------------
+
+
+def tokens_to_ids(name: str, tokens: Sequence[str], index: Mapping[str, int]) -> TokenIds:
+    """Return the id of each token; an unknown token becomes <unk>. Raise IndexError if there is no <unk>."""
+    try:
+        return np.fromiter(map(index.__getitem__, tokens), np.int32, len(tokens))
+    except KeyError as error:
+        unknown = index.get(UNK)
+        if unknown is None:
+            raise IndexError(
+                f"{name}: expected tokens of the vocabulary of {len(index)} tokens, got {error.args[0]!r}. Create the "
+                f"vocabulary from all texts, vocab=sorted(set(...)), or add {UNK!r} to it"
+            ) from None
+        return np.fromiter((index.get(token, unknown) for token in tokens), np.int32, len(tokens))
+
+
+def ids_to_tokens(name: str, ids: ArrayLike, vocab: Sequence[str]) -> list[str]:
+    """Return the tokens of ids. Raise IndexError for an id that is not in the vocabulary."""
+    flat = np.asarray(ids).reshape(-1)
+    is_invalid = (flat < 0) | (flat >= len(vocab)) | (flat != np.floor(flat))
+    if is_invalid.any():
+        i = int(is_invalid.argmax())
+        raise IndexError(f"{name}: expected token ids from 0 to {len(vocab) - 1}, got {flat[i]} at index {i}")
+    return [vocab[int(i)] for i in flat]
+
+
+# --- text: minibatches of a text for language modeling, with the next tokens as targets ---
 
 
 class Text(ContiguousIterator):
@@ -238,3 +359,173 @@ class Text(ContiguousIterator):
         if self.get_prev_target:
             return [x, self._previous.fill(n, [(every, targets)], delay=1)], t
         return x, t
+
+
+# --- clean, index and pad sentences for classification ---
+
+
+def clean_string(text: str) -> str:
+    """Convert a sentence to lower case and separate punctuation and endings such as 's by spaces.
+
+    Characters other than letters, digits and ( ) , ! ? ' ` become spaces.
+
+    Parameters
+    ----------
+    text : str
+        The sentence.
+
+    Returns
+    -------
+    str
+        The cleaned sentence.
+
+    References
+    ----------
+    Kim, "Convolutional Neural Networks for Sentence Classification", 2014, its preprocessing.
+
+    Examples
+    --------
+    >>> clean_string("It's fine; isn't it?")
+    "it 's fine is n't it ?"
+    """
+    text = re.sub(r"[^A-Za-z0-9(),!?'`]", " ", text)
+    text = re.sub(r"('s|'ve|n't|'re|'d|'ll)\b|([(),!?])", r" \1\2 ", text)
+    return " ".join(text.split()).lower()
+
+
+def pad_sentences(
+    sentences: Sequence[Sequence[float] | NDArray[Any]],
+    sentence_length: int | None = None,
+    dtype: DTypeLike = np.int32,
+    pad_val: float = 0,
+    pad_from: str = "left",
+) -> NDArray[Any]:
+    """Pad sentences of token ids to one length.
+
+    Parameters
+    ----------
+    sentences : sequence of sequences of int
+        n sentences.
+    sentence_length : int, optional
+        Length of the rows (default: that of the longest sentence). Longer sentences are truncated: their first ids are
+        removed, or their last ids with ``pad_from="right"``.
+    dtype : dtype
+        Dtype of the result.
+    pad_val : float
+        Value of the padding.
+    pad_from : str
+        "left" or "right": the side to pad and truncate.
+
+    Returns
+    -------
+    ndarray
+        (n, sentence_length).
+
+    Examples
+    --------
+    >>> pad_sentences([[5, 6], [7, 8, 9, 10]], 3).tolist()
+    [[0, 5, 6], [8, 9, 10]]
+    """
+    one_of("pad_sentences: pad_from", pad_from, ("left", "right"))
+    if sentence_length is None:
+        sentence_length = max(map(len, sentences), default=0)
+    sentence_length = integer("pad_sentences: sentence_length", sentence_length)
+    padded = np.full((len(sentences), sentence_length), pad_val, dtype)
+    for row, sentence in zip(padded, sentences, strict=True):
+        if pad_from == "right":
+            row[: len(sentence)] = sentence[:sentence_length]
+        elif len(sentence):
+            row[-len(sentence) :] = sentence[-sentence_length:]
+    return padded
+
+
+def get_paddedXY(
+    X: Sequence[Sequence[int]],
+    y: ArrayLike,
+    vocab_size: int | None = 20_000,
+    sentence_length: int = 100,
+    oov: int | None = 2,
+    start: int | None = 1,
+    index_from: int = 3,
+    seed: int = 113,
+    shuffle: bool = True,
+) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    """Offset, truncate and pad sentences of token ids, which are the ranks of words by decreasing frequency.
+
+    Parameters
+    ----------
+    X : sequence of sequences of int
+        n sentences of non-negative token ids.
+    y : array-like
+        n labels.
+    vocab_size : int, optional
+        Ids >= vocab_size, after adding ``index_from``, are out of vocabulary; None for no limit.
+    sentence_length : int
+        Length of the rows; padding on the left is 0.
+    oov : int, optional
+        Id that replaces out-of-vocabulary ids; None removes them.
+    start : int, optional
+        Id to insert before each sentence; None for no id.
+    index_from : int
+        Offset added to each id.
+    seed : int
+        Seed of the random order.
+    shuffle : bool
+        Whether to shuffle the sentences.
+
+    Returns
+    -------
+    sentences : ndarray
+        (n, sentence_length).
+    labels : ndarray
+        (n, 1).
+    """
+    labels = np.asarray(y).reshape(-1, 1)
+    if len(X) != len(labels) or not len(labels):
+        raise ValueError(
+            f"get_paddedXY: expected as many sentences as labels, at least one, got {len(X)} and {len(labels)}"
+        )
+    order = permutation(seed, 0, len(labels)) if shuffle else np.arange(len(labels))
+    rows = []
+    for i in order:
+        ids = [word + index_from for word in X[i]]
+        if any(word < index_from for word in ids):
+            raise ValueError(f"get_paddedXY: expected non-negative token ids, got {min(X[i])} in sentence {i}")
+        if start is not None:
+            ids = [start, *ids]
+        if vocab_size is not None:
+            in_vocab = [word if word < vocab_size else oov for word in ids]
+            ids = [word for word in in_vocab if word is not None]
+        rows.append(ids)
+    return pad_sentences(rows, sentence_length), labels[order]
+
+
+def pad_data(
+    X: Sequence[Sequence[int]], y: ArrayLike, test_split: float = 0.2, **options: object
+) -> tuple[tuple[NDArray[np.int32], NDArray[Any]], tuple[NDArray[np.int32], NDArray[Any]], int]:
+    """Pad sentences with ``get_paddedXY``, and split them into a training and a test set.
+
+    Parameters
+    ----------
+    X : sequence of sequences of int
+        Sentences of token ids.
+    y : array-like
+        Labels.
+    test_split : float
+        Fraction of the sentences in the test set.
+    **options
+        Passed to ``get_paddedXY``.
+
+    Returns
+    -------
+    tuple
+        (X_train, y_train), (X_test, y_test), and the number of classes.
+    """
+    padded, labels = get_paddedXY(X, y, **cast(dict[str, Any], options))
+    check_number("pad_data: test_split", test_split, above=0, high=1)
+    split_index = round(len(labels) * (1 - test_split))
+    return (
+        (padded[:split_index], labels[:split_index]),
+        (padded[split_index:], labels[split_index:]),
+        int(labels.max()) + 1,
+    )

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Backend, Tensor
+from neonlite.backend.batch_size import Shard, use_shard
 from neonlite.backend.planning.layout import write_chwn
-from neonlite.backend.shard import Shard, use_shard
 from neonlite.backend.validation import check_number
 from neonlite.distributed.monitor import LOOPBACK, Monitor
 from neonlite.distributed.supervisor import MPICH_PREFIX, SHARED_MEMORY, shared_memory_files, unused_files

@@ -1,24 +1,200 @@
-"""Distributed: an optimizer that sums gradients over all processes, for a custom training loop."""
+"""Data-parallel training: compare settings, sum gradients over all processes, and an optimizer for custom loops."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.backend.shard import Shard, use_shard
+from neonlite.backend.batch_size import Shard, use_shard
 from neonlite.backend.validation import checked_dataclass
-from neonlite.distributed.communicator import Communicator, world
-from neonlite.distributed.gradients import merge_adjacent
-from neonlite.distributed.settings import backend_settings, check_same
+from neonlite.distributed.communicator import Communicator, MPICommunicator, world
+from neonlite.layers import Sequential
 from neonlite.optimizers import Optimizer
-from neonlite.optimizers.optimizer import pass_last_write
+from neonlite.optimizers.optimizer import get_param_list, merge_contiguous, pass_last_write, sort_by_address
 from neonlite.optimizers.rules import OptimizerWrapper
+from neonlite.version import __version__
 
 if TYPE_CHECKING:
-    from neonlite.backend import Tensor
-    from neonlite.layers import Layer
+    from neonlite.backend import Backend, Tensor
+    from neonlite.distributed.communicator import Communicator
+    from neonlite.layers import Layer, LayerContainer
+    from neonlite.layers.parameter import Parameter
+
+
+def backend_settings(be: Backend) -> dict[str, Any]:
+    """Return the settings on which the bits of an update depend: all processes must have the same."""
+    return {
+        "the version of neonlite": __version__,
+        "the version of Python": platform.python_version(),
+        "the version of NumPy": np.__version__,
+        "the runtime": be.runtime.name,
+        "the dtype": be.default_dtype_name,
+        "deterministic": be.deterministic,
+    }
+
+
+def check_same(communicator: Communicator, where: str, settings: dict[str, Any]) -> None:
+    """Raise ValueError on every process if their settings differ, with the ranks and the first difference.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        Connects the processes.
+    where : str
+        The function of the error.
+    settings : dict
+        By their names for the error; nested lists and dicts of values.
+    """
+    everywhere = communicator.all_gather_objects(settings)
+    for name in settings:
+        values = [other[name] for other in everywhere]
+        if ranks := [rank for rank, value in enumerate(values) if differ(value, values[0])]:
+            part, first, other = first_difference(values[0], values[ranks[0]])
+            raise ValueError(
+                f"{where}: expected {name} to be the same on all processes, got {part}{first} on rank 0 and {other} on "
+                f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}."
+            )
+
+
+def differ(x: Any, y: Any) -> bool:
+    """Return whether two nested values differ; 1 and "1" do, the order of the keys of a dict does not matter."""
+    if isinstance(x, dict) and isinstance(y, dict):
+        return x.keys() != y.keys() or any(differ(x[key], y[key]) for key in x)
+    if isinstance(x, list) and isinstance(y, list):
+        return len(x) != len(y) or any(map(differ, x, y))
+    return repr(x) != repr(y)
+
+
+def first_difference(x: Any, y: Any, path: str = "") -> tuple[str, object, object]:
+    """Return the first elements in which nested values differ, after their keys, as in "config.rho = "."""
+    pairs: list[tuple[object, Any, Any]] = []
+    if isinstance(x, dict) and isinstance(y, dict) and x.keys() == y.keys():
+        pairs = [(key, x[key], y[key]) for key in x]
+    elif isinstance(x, list) and isinstance(y, list) and len(x) == len(y):
+        pairs = [(i, *pair) for i, pair in enumerate(zip(x, y, strict=True))]
+    for key, a, b in pairs:
+        if differ(a, b):
+            return first_difference(a, b, f"{path}.{key}" if path else str(key))
+    is_ambiguous = str(x) == str(y)  # such as 1 and "1"
+    return f"{path} = " if path else "", repr(x) if is_ambiguous else x, repr(y) if is_ambiguous else y
+
+
+# --- gradientReducer: sum the gradients of a network over all processes, also while the backward pass is running ---
+
+BUCKET_BYTES = 4 << 20  # of gradients that are summed at once during the backward pass
+
+
+class GradientReducer:
+    """Sums the gradients of a network over all processes.
+
+    Gradients that are adjacent in memory, as those of a network are, are one buffer and one message. With ``overlap``,
+    they are split into buckets of a few MB. A second thread sums a bucket as soon as the backward pass has computed it,
+    from the last layer to the first.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        Connects the processes.
+    network : LayerContainer
+        The network. Only that of a Sequential is split into buckets.
+    deterministic : bool
+        Whether to sum in the order of the ranks.
+    overlap : bool
+        Whether to sum during the backward pass.
+    bucket_bytes : int
+        The size of a bucket.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        network: LayerContainer,
+        deterministic: bool = False,
+        overlap: bool = False,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self.communicator, self.deterministic = communicator, deterministic
+        self.thread: ThreadPoolExecutor | None = None
+        self.thread_communicator = communicator
+        self.network, self.limit = network, bucket_bytes if overlap else 0
+        # buckets in the order in which the backward pass completes them: (their last layer in that order, its buffers)
+        self.buckets: list[tuple[Layer, list[Tensor]]] = []
+        self.plan()
+        if len(self.buckets) > 1 and isinstance(communicator, MPICommunicator):
+            self.thread = ThreadPoolExecutor(1, "neonlite-reduce")
+            self.thread_communicator = communicator.duplicate()
+        self.network.gradient_reducer = self
+        self.futures: list[Future[None]] = []  # of the buckets of this step that the thread has
+
+    def plan(self) -> None:
+        """Divide the gradients of the parameters that are trained into buckets."""
+        self.buckets = []
+        group: list[Layer] = []
+        for layer in reversed(self.network.layers if isinstance(self.network, Sequential) else [self.network]):
+            group.append(layer)
+            if self.limit and sum(dw.nbytes for (_, dw), _ in trainable_parameters(group)) >= self.limit:
+                self.buckets.append((layer, merge_adjacent(group)))
+                group = []
+        if group:
+            self.buckets.append((group[-1], merge_adjacent(group)))
+
+    def layer_done(self, layer: Layer) -> None:
+        """Start to sum the bucket that the gradients of a layer complete, if there is one.
+
+        Parameters
+        ----------
+        layer : Layer
+            A layer whose ``bprop`` has ended.
+        """
+        if self.thread is not None and len(self.futures) < len(self.buckets):
+            last, buffers = self.buckets[len(self.futures)]
+            if last is layer:
+                self.futures.append(self.thread.submit(self._sum, buffers))
+
+    def reduce(self) -> None:
+        """Sum all gradients of this step that are not summed yet, and wait for the others."""
+        if self.thread is None:
+            for _, buffers in self.buckets:
+                self._sum(buffers)
+            return
+        for _, buffers in self.buckets[len(self.futures) :]:
+            self.futures.append(self.thread.submit(self._sum, buffers))
+        futures, self.futures = self.futures, []
+        with self.communicator.monitor.waiting("all_reduce"):
+            for future in futures:
+                future.result()
+
+    def _sum(self, buffers: list[Tensor]) -> None:
+        for buffer in buffers:
+            self.thread_communicator.all_reduce(buffer, self.deterministic)
+
+    def close(self) -> None:
+        """End the thread."""
+        self.network.gradient_reducer = None
+        if self.thread is not None:
+            self.thread.shutdown()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()  # a copy of the network has no reducer
+
+
+def trainable_parameters(layers: Sequence[Layer]) -> list[Parameter]:
+    """Return the parameters that optimizers update, of layers and containers."""
+    leaves = [leaf for layer in layers for leaf in layer.leaves()]
+    return get_param_list([leaf for leaf in leaves if leaf.trains_parameters])
+
+
+def merge_adjacent(layers: Sequence[Layer]) -> list[Tensor]:
+    """Return the gradients of layers, those that are adjacent in memory as one column (size, 1)."""
+    parameters = trainable_parameters(layers)
+    return [rows[0] for rows in merge_contiguous([(dw,) for (_, dw), _ in sort_by_address(parameters)])]
+
+
+# --- distributed: an optimizer that sums gradients over all processes, for a custom training loop ---
 
 
 @checked_dataclass

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.bfloat16 import is_float_array, is_real_array
+from neonlite.dtypes import is_float_array, is_real_array
 from neonlite.messages import listed
 
 TEXT = np.dtypes.StringDType()  # whose elements take the memory of their text, not that of the longest text

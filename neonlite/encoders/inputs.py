@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.serialization import Serializable
-from neonlite.backend.validation import check_number, check_numbers, distinct, integer, one_of, sequence
-from neonlite.backend.warn import warn
+from neonlite.backend.validation import check_number, check_numbers, distinct, integer, one_of, sequence, warn
 from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
-from neonlite.data.tokens import PAD, UNK, get_tokenizer
+from neonlite.data.text import PAD, UNK, get_tokenizer
+from neonlite.dtypes import is_real_array
 from neonlite.encoders.columns import (
     Column,
     finite_numbers,

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.backend.serialization import Serializable
-from neonlite.backend.validation import boolean, check_numbers, distinct, one_of, sequence
-from neonlite.backend.warn import warn
+from neonlite.backend.validation import boolean, check_numbers, distinct, one_of, sequence, warn
 from neonlite.data.iterator import check_all_finite
+from neonlite.dtypes import is_float_array, is_real_array
 from neonlite.encoders.columns import frame_columns, is_frame, read_column, refuse_unread
 from neonlite.encoders.inputs import check_deviations, moments
 from neonlite.messages import describe

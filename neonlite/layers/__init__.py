@@ -2,18 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from neonlite.backend.builtin_classes import declare_builtin
+from neonlite.backend.attributes import declare_builtin
 from neonlite.layers.activation import Activation, DataTransform, Dropout, Reshape
 from neonlite.layers.attention import MultiHeadAttention, TransformerBlock, attention
 from neonlite.layers.bidirectional import BiBNRNN, BiLSTM, BiRNN, BiSum, DeepBiLSTM, DeepBiRNN
 from neonlite.layers.check import check_layer
-from neonlite.layers.compound import Affine, BinaryAffine, CompoundLayer, Conv, Deconv
 from neonlite.layers.container import GenerativeAdversarial, LayerContainer, Sequential
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.cost import GeneralizedCost, GeneralizedCostMask, GeneralizedGANCost, Multicost
 from neonlite.layers.embedding import LookupTable, PositionalEncoding, PositionEmbedding
 from neonlite.layers.layer import Layer
-from neonlite.layers.linear import Bias, BinaryLinear, Linear
+from neonlite.layers.linear import Affine, Bias, BinaryAffine, BinaryLinear, CompoundLayer, Conv, Deconv, Linear
 from neonlite.layers.merge import (
     BranchNode,
     MergeBroadcast,

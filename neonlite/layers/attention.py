@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.shard import draw_minibatch_mask
+from neonlite.backend.batch_size import draw_minibatch_mask
 from neonlite.backend.validation import check_numbers, checks_arguments, instance, integer
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers.activation import ActivationLike, Dropout, keep_probability
-from neonlite.layers.compound import Affine
 from neonlite.layers.container import LayerList
 from neonlite.layers.layer import LayerInput
+from neonlite.layers.linear import Affine
 from neonlite.layers.merge import MergeSum, SkipNode
 from neonlite.layers.norm import LayerNorm
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute

@@ -8,10 +8,10 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast, overload
 
-from neonlite import html_repr
+from neonlite import messages
 from neonlite.backend import Tensor
+from neonlite.backend.attributes import has_builtin_method, is_builtin
 from neonlite.backend.base import Untracked
-from neonlite.backend.builtin_classes import has_builtin_method, is_builtin
 from neonlite.backend.validation import check_constructor, check_signature, checks_arguments
 from neonlite.layers.buffers import DeltaPlanner, Deltas, LayerOutputs, PlannedGradient, Tensors, iobuf_shape
 from neonlite.layers.layer import Layer, LayerInput, Terminal, set_trainable
@@ -538,4 +538,4 @@ class LayerList(list[Any]):
 
     def _repr_html_(self) -> str:
         count = f"{len(self)} layer{'s' * (len(self) != 1)}"
-        return str(html_repr.format_object(type(self).__name__, [count], {"layers": list(self)}))
+        return str(messages.format_object(type(self).__name__, [count], {"layers": list(self)}))

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from neonlite.backend import Tensor
-from neonlite.backend.builtin_classes import is_builtin
+from neonlite.backend.attributes import is_builtin
 from neonlite.backend.planning.assignment import Assignment, CachedAssignment
-from neonlite.backend.validation import check_number, check_numbers, from_name, one_of, sequence, with_attributes
-from neonlite.backend.warn import warn
+from neonlite.backend.validation import check_number, check_numbers, from_name, one_of, sequence, warn, with_attributes
 from neonlite.layers.buffers import BufferOwner, Tensors, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer
 from neonlite.messages import describe

@@ -13,9 +13,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.attribute_snapshot import same_objects
+from neonlite.backend.attributes import same_objects
 from neonlite.backend.batch_size import require_batch_size
-from neonlite.backend.interrupt import defers_interrupt
+from neonlite.backend.lock import defers_interrupt
 from neonlite.backend.planning.assignment import MAX_CACHED_ASSIGNMENTS, CachedAssignment
 from neonlite.backend.validation import boolean, checks_arguments, integer
 from neonlite.files import printable

@@ -1,20 +1,25 @@
-"""Linear layers: Linear and Bias, and BinaryLinear, whose weights are binarized to +1 and -1."""
+"""Linear, Bias and BinaryLinear layers; Affine, Conv, Deconv and BinaryAffine, lists with bias and activation."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
-from neonlite.initializers import Constant, GlorotUniform
-from neonlite.layers.activation import PassThrough
+from neonlite.initializers import Constant, GlorotUniform, Kaiming
+from neonlite.layers.activation import Activation, ActivationLike, PassThrough, check_activation
 from neonlite.layers.buffers import num_features
+from neonlite.layers.container import LayerContainer, LayerList, flatten_layers
+from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.layer import Layer, LayerInput
+from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
 from neonlite.layers.parameter import InitLike, ParameterLayer
 from neonlite.layers.weights import accumulates
 from neonlite.optree import Operand
-from neonlite.transforms import Sign
+from neonlite.transforms import GELU, Explin, Rectlin, Sign, SiLU
+from neonlite.typing import WindowSizes
 
 transpose = attrgetter("T")
 
@@ -206,3 +211,263 @@ def has_binary_outputs(layer: LayerInput | None) -> bool:
     if isinstance(last, PassThrough):
         return has_binary_outputs(last.prev_layer)
     return isinstance(getattr(last, "transform", None), Sign)
+
+
+# --- compound layers: Affine, Conv, Deconv and BinaryAffine, lists of a layer, bias or batch norm, and activation ---
+
+RECTIFIERS = (Rectlin, Explin, SiLU, GELU)  # activations for which weights are initialized by Kaiming
+
+
+NAME_SUFFIXES = ("_bias", "_bnorm", "_sbnorm")  # of the layers with parameters that follow the first one
+
+
+class CompoundLayer(LayerList):
+    """Base class of lists of layers: a main layer, an optional bias or batch normalization, an optional activation.
+
+    Parameters
+    ----------
+    bias : Initializer, array, Tensor, str or bool, optional
+        Initial values of the bias; True for zeros, False for no bias. Default: no bias; without ``init`` zeros, unless
+        there is batch normalization.
+    batch_norm : bool
+        Add batch normalization. It has its own offset, so it cannot be combined with a bias.
+    activation : Transform or str, optional
+        The activation function, such as ``Rectlin()``, or its name, such as "relu". Default: none.
+    name : str, optional
+        Name of the first layer; the names of the others start with it.
+
+    Raises
+    ------
+    AttributeError
+        If both a bias and batch normalization are requested.
+    """
+
+    norm_class_and_suffix: tuple[type[BatchNorm], str] = BatchNorm, "bnorm"  # for ``batch_norm=True``
+    weights_are_columns = False  # as in ``ParameterLayer``
+
+    def __init__(
+        self,
+        bias: InitLike | bool | None = None,
+        batch_norm: bool = False,
+        activation: ActivationLike | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        if bias is not None and bias is not False and batch_norm:
+            raise AttributeError(
+                f"{name or self.__class__.__name__}: expected bias or batch_norm, got both. Leave out bias, because "
+                "BatchNorm has an offset beta."
+            )
+        if activation is not None:
+            activation = check_activation(f"{name or self.__class__.__name__}: activation", activation)
+        self.uses_default_bias = bias is None and not batch_norm
+        if isinstance(bias, bool):
+            bias = Constant(0) if bias else None
+        self.bias, self.batch_norm, self.activation, self.base_name = bias, batch_norm, activation, name
+
+    def use_defaults(self, init: InitLike | None) -> InitLike:
+        """Return the initial values of the weights; if there are none, use the defaults of textbooks, with a bias.
+
+        Parameters
+        ----------
+        init : Initializer, array, Tensor or str, optional
+            The constructor's argument.
+        """
+        if init is not None:
+            return init
+        if self.uses_default_bias:
+            self.bias = Constant(0)
+        return Kaiming(self.weights_are_columns) if isinstance(self.activation, RECTIFIERS) else GlorotUniform()
+
+    def add_layers(self, layer: Layer) -> None:
+        """Append the first layer, and the bias, batch normalization and activation that follow it.
+
+        Parameters
+        ----------
+        layer : Layer
+            The first layer.
+        """
+        self.append(layer)
+        base = self.base_name or layer.name
+        if self.bias is not None:
+            self.append(Bias(self.bias, name=f"{base}_bias"))
+        if self.batch_norm:
+            norm, suffix = self.norm_class_and_suffix
+            self.append(norm(name=f"{base}_{suffix}"))
+        if self.activation is not None:
+            self.append(Activation(self.activation, name=f"{base}_{self.activation.classnm}"))
+
+
+class Affine(CompoundLayer):
+    """``f(W x + b)``: a Linear layer, and a Bias, BatchNorm and Activation if requested.
+
+    Parameters
+    ----------
+    nout : int
+        The number of outputs.
+    init : Initializer, array, Tensor or str, optional
+        Initial values of W, (nout, nin). Default: ``Kaiming(local=False)`` if the activation is a rectifier (Rectlin,
+        Explin, SiLU, GELU), else ``GlorotUniform()``; and a bias of zeros.
+    bias, batch_norm, activation, name
+        As for ``CompoundLayer``.
+    parallelism : str
+        As for ``Layer``.
+
+    Examples
+    --------
+    >>> [layer.name for layer in Affine(100, activation="relu", name="hidden")]
+    ['hidden', 'hidden_bias', 'hidden_Rectlin']
+    >>> from neonlite.initializers import Gaussian
+    >>> [layer.name for layer in Affine(100, Gaussian(), activation="relu", name="hidden")]  # with init: no bias
+    ['hidden', 'hidden_Rectlin']
+    """
+
+    def __init__(
+        self,
+        nout: int,
+        init: InitLike | None = None,
+        bias: InitLike | bool | None = None,
+        batch_norm: bool = False,
+        activation: ActivationLike | None = None,
+        name: str | None = None,
+        parallelism: str = "Disabled",
+    ) -> None:
+        super().__init__(bias, batch_norm, activation, name)
+        self.add_layers(Linear(nout, self.use_defaults(init), name=name, parallelism=parallelism))
+
+
+class BinaryAffine(CompoundLayer):
+    """``f(sign(W) x + b)``: a BinaryLinear layer, and a Bias, ShiftBatchNorm and Activation if requested.
+
+    Parameters
+    ----------
+    nout : int
+        The number of outputs.
+    init : Initializer, array, Tensor or str, optional
+        Initial values of W, (nout, nin). Default: as for ``Affine``.
+    bias, batch_norm, activation, name
+        As for ``CompoundLayer``.
+
+    Examples
+    --------
+    >>> from neonlite.initializers import Uniform
+    >>> from neonlite.transforms import Sign
+    >>> layers = BinaryAffine(100, Uniform(-1, 1), batch_norm=True, activation=Sign(), name="hidden")
+    >>> [layer.name for layer in layers]
+    ['hidden', 'hidden_sbnorm', 'hidden_Sign']
+    """
+
+    norm_class_and_suffix = ShiftBatchNorm, "sbnorm"
+
+    def __init__(
+        self,
+        nout: int,
+        init: InitLike | None = None,
+        bias: InitLike | bool | None = None,
+        batch_norm: bool = False,
+        activation: ActivationLike | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(bias, batch_norm, activation, name)
+        self.add_layers(BinaryLinear(nout, self.use_defaults(init), name=name))
+
+
+class Conv(CompoundLayer):
+    """``f(W * x + b)``: a Convolution or Convolution_bias, and a BatchNorm and Activation if requested.
+
+    Parameters
+    ----------
+    fshape, strides, padding, dilation
+        As for ``Convolution``.
+    init : Initializer, array, Tensor or str, optional
+        Initial values of W, (C T R S, K). Default: ``Kaiming()`` if the activation is a rectifier (Rectlin, Explin,
+        SiLU, GELU), else ``GlorotUniform()``; and a bias of zeros.
+    bias, batch_norm, activation, name
+        As for ``CompoundLayer``.
+
+    Examples
+    --------
+    >>> from neonlite.initializers import Constant, Gaussian
+    >>> from neonlite.transforms import Rectlin
+    >>> [layer.name for layer in Conv((3, 3, 16), Gaussian(), bias=Constant(0), activation=Rectlin(), name="edges")]
+    ['edges', 'edges_Rectlin']
+    """
+
+    weights_are_columns = True
+
+    def __init__(
+        self,
+        fshape: WindowSizes,
+        init: InitLike | None = None,
+        strides: WindowSizes = 1,
+        padding: WindowSizes = 0,
+        dilation: WindowSizes = 1,
+        bias: InitLike | bool | None = None,
+        batch_norm: bool = False,
+        activation: ActivationLike | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(bias, batch_norm, activation, name)
+        init, bias = self.use_defaults(init), self.bias
+        self.bias = None  # the first layer includes it
+        windows = fshape, strides, padding, dilation
+        self.add_layers(
+            Convolution(*windows, init, name=name)
+            if bias is None
+            else Convolution_bias(*windows, init, name=name, bias=bias)
+        )
+
+
+class Deconv(CompoundLayer):
+    """A transposed convolution: a Deconvolution, and a Bias, BatchNorm and Activation if requested.
+
+    Parameters
+    ----------
+    fshape, strides, padding, dilation
+        As for ``Deconvolution``.
+    init : Initializer, array, Tensor or str, optional
+        Initial values of W, (C T R S, K). Default: as for ``Conv``.
+    bias, batch_norm, activation, name
+        As for ``CompoundLayer``.
+
+    Examples
+    --------
+    >>> from neonlite.initializers import Constant, Gaussian
+    >>> [layer.name for layer in Deconv((3, 3, 1), Gaussian(), strides=2, bias=Constant(0), name="up")]
+    ['up', 'up_bias']
+    """
+
+    weights_are_columns = True
+
+    def __init__(
+        self,
+        fshape: WindowSizes,
+        init: InitLike | None = None,
+        strides: WindowSizes = 1,
+        padding: WindowSizes = 0,
+        dilation: WindowSizes = 1,
+        bias: InitLike | bool | None = None,
+        batch_norm: bool = False,
+        activation: ActivationLike | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(bias, batch_norm, activation, name)
+        self.add_layers(Deconvolution(fshape, strides, padding, dilation, self.use_defaults(init), name=name))
+
+
+def find_layers(where: str, network: LayerContainer, layers: Sequence[str | Layer | Sequence[Layer]]) -> list[Layer]:
+    """Return layers of a network, given layers, lists of layers and names; a name includes the layers of a compound."""
+    if not layers:
+        raise ValueError(f"{where}: expected layers or names of layers, got none. All layers are model.layers.")
+    found: list[Layer] = []
+    for layer in layers:
+        if isinstance(layer, str):
+            names = [layer, *[layer + x for x in NAME_SUFFIXES if layer + x in network]]
+            found += [network[name] for name in names]
+        else:
+            found += flatten_layers(where, [layer])
+    members = {id(leaf) for leaf in network.leaves()}
+    for layer in found:
+        if not all(id(leaf) in members for leaf in layer.leaves()):
+            raise ValueError(f"{where}: expected layers of {network.name}, got {layer.name}, which is not one of them.")
+    return found

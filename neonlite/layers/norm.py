@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.shard import Shard
+from neonlite.backend.batch_size import Shard
 from neonlite.backend.validation import check_number
 from neonlite.initializers import Constant
 from neonlite.layers.buffers import num_features

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import integer
-from neonlite.backend.warn import warn
+from neonlite.backend.validation import integer, warn
 from neonlite.initializers import GlorotUniform, Orthonormal
 from neonlite.layers.activation import ActivationLike, check_activation
 from neonlite.layers.buffers import with_layout

@@ -20,10 +20,10 @@ from neonlite.layers.buffers import (
     plain,
     shape_of,
 )
-from neonlite.layers.compound import Affine
 from neonlite.layers.container import LayerContainer, LayerLike, Sequential
 from neonlite.layers.embedding import LookupTable
 from neonlite.layers.layer import Layer, LayerInput, Terminal
+from neonlite.layers.linear import Affine
 from neonlite.layers.parameter import InitLike
 from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase
 from neonlite.messages import describe

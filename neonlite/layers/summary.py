@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from neonlite import html_repr
+from neonlite import messages
 from neonlite.backend import Backend
 from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
-from neonlite.backend.format import format_bytes
-from neonlite.backend.memory import MemoryUsage
+from neonlite.backend.measure import MemoryUsage, format_bytes
 from neonlite.backend.validation import with_attributes
 from neonlite.files import printable
 from neonlite.layers.buffers import BufferOwner, iobuf_shape
@@ -124,7 +123,7 @@ class Summary:
     def _repr_html_(self) -> str:
         head, *rows = self.table()
         notes = [*self.notes(), self.memory_title]
-        return str(html_repr.stack(html_repr.table(rows, head), *notes, html_repr.table(self.totals())))
+        return str(messages.stack(messages.table(rows, head), *notes, messages.table(self.totals())))
 
     def notes(self) -> list[str]:
         """Return the lines of text below the table of layers."""

@@ -12,7 +12,7 @@ from types import MethodType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 from neonlite.backend import Tensor, serialization
-from neonlite.backend.attribute_snapshot import same_objects
+from neonlite.backend.attributes import same_objects
 from neonlite.backend.base import Untracked
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import checks_arguments

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from neonlite.models.benchmark import Benchmark
-from neonlite.models.checkpoint import CheckpointError
 from neonlite.models.gan import GAN
 from neonlite.models.generation import BeamSearch
 from neonlite.models.model import Model
+from neonlite.models.training_state import CheckpointError
 from neonlite.name_hints import module_getattr
 
 __all__ = ["GAN", "BeamSearch", "Benchmark", "CheckpointError", "Model"]

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 
-from neonlite import html_repr
+from neonlite import messages
 from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.lock import exclusive
 from neonlite.backend.transaction import Snapshot
 from neonlite.backend.validation import from_name
 from neonlite.callbacks import CallbackBase
 from neonlite.data import NervanaDataIterator
-from neonlite.data.preprocessing import Preprocessing
+from neonlite.data.minibatches import Preprocessing
 from neonlite.encoders.inputs import InputEncoder
 from neonlite.encoders.targets import TargetEncoder
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Multicost, Sequential
 from neonlite.layers.buffers import Deltas, LayerOutputs, Tensors, shape_of
-from neonlite.layers.compound import find_layers
 from neonlite.layers.layer import set_trainable
+from neonlite.layers.linear import find_layers
 from neonlite.layers.summary import walk_layers
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.rules import OPTIMIZERS
@@ -118,7 +118,7 @@ class ModelBase(NervanaObject):
         facts = [repr(self.name), *self.layers.repr_details()]
         parts = {"cost": self.cost, "optimizer": self.optimizer, "layers": list(self.layers.layers)}
         settings = {name: x for name, x in parts.items() if x is not None}
-        return str(html_repr.format_object(self.classnm, facts, settings))
+        return str(messages.format_object(self.classnm, facts, settings))
 
     def __str__(self) -> str:
         return f"Network Layers:\n{self.layers.nested_str(1)}"

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Tensor
-from neonlite.backend.interrupt import ENDING, DeferredInterrupt
-from neonlite.backend.shard import Shard
+from neonlite.backend.batch_size import Shard
+from neonlite.backend.lock import ENDING, DeferredInterrupt
 from neonlite.data.iterator import ResumableIterator
-from neonlite.distributed.gradients import GradientReducer
-from neonlite.distributed.settings import backend_settings, check_same, differ
+from neonlite.distributed.optimizer import GradientReducer, backend_settings, check_same, differ
 from neonlite.layers.parameter import ParameterLayer
 from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe

@@ -12,12 +12,11 @@ from typing import IO, TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.interrupt import defers_interrupt, raise_interrupt
-from neonlite.backend.lock import exclusive
-from neonlite.backend.one_element import OneElement
+from neonlite.backend.lock import defers_interrupt, exclusive, raise_interrupt
+from neonlite.backend.tensor import OneElement
 from neonlite.backend.transaction import atomic, on_failure
 from neonlite.callbacks.callback import check_dataset
-from neonlite.callbacks.figures import new_figure, save_figure
+from neonlite.callbacks.history import new_figure, save_figure
 from neonlite.data import NervanaDataIterator
 from neonlite.data.iterator import ResumableIterator
 from neonlite.encoders.targets import NumberEncoder, TargetEncoder

@@ -10,9 +10,8 @@ import numpy as np
 
 from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
 from neonlite.backend.current import on_its_backend
-from neonlite.backend.interrupt import DeferredInterrupt
-from neonlite.backend.validation import checks_arguments, integer, with_attributes
-from neonlite.backend.warn import warn
+from neonlite.backend.lock import DeferredInterrupt
+from neonlite.backend.validation import checks_arguments, integer, warn, with_attributes
 from neonlite.callbacks import Callback, CallbackBase, Callbacks, History, MetricCallback
 from neonlite.data import NervanaDataIterator
 from neonlite.distributed.communicator import Communicator, launched_rank_and_size, world

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Tensor
-from neonlite.backend.onehot import OneHot
+from neonlite.backend.tensor import OneHot
 from neonlite.backend.validation import check_number, instance, integer
-from neonlite.data.tokens import get_tokenizer, tokens_to_ids
+from neonlite.data.text import get_tokenizer, tokens_to_ids
 from neonlite.layers import Seq2Seq
 from neonlite.layers.recurrent import RecurrentBase
 from neonlite.layers.weights import InferenceCopies

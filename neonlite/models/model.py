@@ -10,11 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from neonlite.backend.interrupt import defers_interrupt
-from neonlite.backend.lock import exclusive
+from neonlite.backend.lock import defers_interrupt, exclusive
 from neonlite.backend.serialization import constructor_arguments
-from neonlite.backend.validation import checks_arguments
-from neonlite.backend.warn import warn
+from neonlite.backend.validation import checks_arguments, warn
 from neonlite.data import NervanaDataIterator
 from neonlite.files import check_writable
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Multicost
@@ -22,11 +20,10 @@ from neonlite.layers.buffers import shape_of
 from neonlite.layers.summary import Summary
 from neonlite.messages import describe
 from neonlite.models.benchmark import STATISTICS, Benchmark
-from neonlite.models.checkpoint import write_checkpoint
 from neonlite.models.fit import FitMethods
 from neonlite.models.predict import PredictionMethods
 from neonlite.models.training import nonfinite, shortened_list
-from neonlite.models.training_state import TrainingState
+from neonlite.models.training_state import TrainingState, write_checkpoint
 from neonlite.name_hints import MODEL, add_hints
 from neonlite.optimizers import Optimizer
 from neonlite.transforms import Cost

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.current import on_its_backend
-from neonlite.backend.interrupt import defers_interrupt
-from neonlite.backend.validation import checks_arguments, integer
-from neonlite.backend.warn import warn
+from neonlite.backend.lock import defers_interrupt
+from neonlite.backend.validation import checks_arguments, integer, warn
 from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import first_true_row, to_array, transpose_hint
-from neonlite.data.minibatch_buffers import MinibatchBuffers
-from neonlite.data.preprocessing import Preprocessing
+from neonlite.data.minibatches import MinibatchBuffers, Preprocessing
+from neonlite.dtypes import is_float_array
 from neonlite.encoders.targets import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.weights import MAX_MINIBATCHES
 from neonlite.models.base import ModelBase

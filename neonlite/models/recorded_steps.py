@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from neonlite.backend.attribute_snapshot import AttributeSnapshot
-from neonlite.backend.builtin_classes import is_builtin
-from neonlite.backend.recording import Call, record
+from neonlite.backend.attributes import AttributeSnapshot, is_builtin
+from neonlite.backend.replay import Call, record
 from neonlite.layers import Activation, Bias, GeneralizedCost, Linear, Sequential
 
 LAYERS = (Activation, Bias, Linear)  # they run compiled assignments and matrix products alone

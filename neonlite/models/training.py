@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend import Block, Tensor
-from neonlite.backend.interrupt import DeferredInterrupt
+from neonlite.backend.lock import DeferredInterrupt
 from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
-from neonlite.backend.validation import from_name, integer, with_attributes
-from neonlite.backend.warn import warn
+from neonlite.backend.validation import from_name, integer, warn, with_attributes
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.callbacks.callback import check_dataset
 from neonlite.data import ArrayIterator, NervanaDataIterator, Text
@@ -26,9 +25,8 @@ from neonlite.models.data_parallel import DataParallel
 from neonlite.models.recorded_steps import RecordedSteps, can_record
 from neonlite.models.training_data import check_scale
 from neonlite.optimizers import LossScaling, Optimizer, get_param_list
-from neonlite.optimizers.loss_scaling import flatten_optimizers
 from neonlite.optimizers.optimizer import last_writer
-from neonlite.optimizers.rules import OPTIMIZERS
+from neonlite.optimizers.rules import OPTIMIZERS, flatten_optimizers
 from neonlite.transforms import Cost
 from neonlite.transforms.cost import COSTS
 

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.bfloat16 import is_real_array
-from neonlite.backend.validation import check_number, from_name
-from neonlite.backend.warn import warn
+from neonlite.backend.validation import check_number, from_name, warn
 from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import Minibatch, row_shape, to_array
-from neonlite.data.minibatch_buffers import MinibatchBuffers
-from neonlite.data.preprocessing import IntegerRange, Preprocessing
+from neonlite.data.minibatches import IntegerRange, MinibatchBuffers, Preprocessing
+from neonlite.dtypes import is_real_array
 from neonlite.encoders.columns import read_column
 from neonlite.encoders.inputs import (
     MAX_TEXT_TOKENS,
@@ -56,9 +54,9 @@ from neonlite.transforms import (
     Metric,
     get_metric,
 )
-from neonlite.transforms.classification_metrics import ClassMetric
 from neonlite.transforms.cost import COSTS
 from neonlite.transforms.metric import LogLoss, Misclassification, SequenceMetric, TopKMisclassification
+from neonlite.transforms.metrics import ClassMetric
 from neonlite.typing import ArrayLike, Data
 
 UINT8_SCALE = 1 / 255

@@ -1,29 +1,30 @@
-"""Save and restore the training state: weights, optimizer states, progress, data position and random streams."""
+"""Checkpoints: files, and the state of training that they hold."""
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.bfloat16 import is_float_array
+from neonlite.backend.batch_size import complete_batch_size
 from neonlite.backend.lock import exclusive
 from neonlite.backend.serialization import constructor_arguments, find_class
-from neonlite.backend.shard import complete_batch_size
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
-from neonlite.backend.validation import check_keys, one_of
-from neonlite.backend.warn import warn
+from neonlite.backend.validation import check_keys, one_of, warn
 from neonlite.data.iterator import POSITION, check_position
-from neonlite.data.preprocessing import Preprocessing
+from neonlite.data.minibatches import Preprocessing
 from neonlite.distributed.communicator import may_become_distributed
-from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.dtypes import FLOAT_DTYPES, INSTALL_COMMAND, is_available, is_float_array
 from neonlite.encoders.inputs import InputEncoder
 from neonlite.encoders.targets import TargetEncoder
+from neonlite.files import printable, write_atomic
 from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
 from neonlite.layers.buffers import num_elements
@@ -43,11 +44,121 @@ from neonlite.layers.weights import (
     write_arrays,
 )
 from neonlite.messages import truncate_message
-from neonlite.models.checkpoint import CheckpointError, read_checkpoint
 from neonlite.models.training_data import check_encoders
 from neonlite.optimizers import Optimizer, Schedule
-from neonlite.optimizers.loss_scaling import flatten_optimizers
+from neonlite.optimizers.rules import flatten_optimizers
 from neonlite.transforms import Transform
+
+FORMAT = "neonlite 2"
+INVALID_FILE_HINT = "The file is truncated, or was not written by Model.save_params."
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class CheckpointError(ValueError):
+    """A file is not a checkpoint, or not one of this network; the message names the file and the field.
+
+    Control characters in the message are escaped.
+
+    Parameters
+    ----------
+    message : str
+        The message.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+def write_checkpoint(path: str | Path, description: dict[str, Any], arrays: Arrays) -> None:
+    """Write arrays and a description (JSON data) to a file, atomically."""
+    from safetensors.numpy import save
+
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    text = json.dumps({**description, "crc32": checksums(description, arrays)})
+    write_atomic(path, save(arrays, {FORMAT: text}))  # one entry: safetensors does not preserve the order of several
+
+
+def check_replaceable(what: str, path: Path) -> None:
+    """Raise ValueError if a file exists at a path that is neither empty nor a checkpoint.
+
+    ``what``: the argument's name, for the error message.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file() or not path.stat().st_size:
+        return
+    try:
+        with safe_open(path, "numpy") as tensors:
+            if any(name.startswith("neonlite ") for name in tensors.metadata() or {}):
+                return
+    except (SafetensorError, OSError):
+        pass
+    raise ValueError(
+        f"{what}: expected a new file, or a checkpoint, which is replaced; {path} is another file. Remove it, or pass "
+        "another path"
+    )
+
+
+def read_checkpoint(path: str | Path) -> tuple[dict[str, Any], Arrays]:
+    """Return the description and the arrays of a file.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    CheckpointError
+        The file is not a checkpoint, or its checksums do not match.
+    ImportError
+        It contains bfloat16 arrays and ml_dtypes is not installed.
+    """
+    from safetensors import safe_open
+
+    file, part, arrays = Path(path), "header", {}
+    if not file.exists():
+        raise FileNotFoundError(f"{file}: there is no such file")
+    if not file.is_file():  # reading a pipe may block, and a device may have no end
+        raise CheckpointError(f"{file}: expected a regular file, written by Model.save_params")
+    try:
+        with safe_open(file, "numpy") as tensors:
+            metadata = tensors.metadata() or {}
+            if FORMAT not in metadata:
+                have = ", ".join(metadata)[:80] or "nothing"
+                raise CheckpointError(f"{file}: expected the format {FORMAT!r}, got {have}. {INVALID_FILE_HINT}")
+            for part in tensors.keys():  # noqa: SIM118 - not a mapping
+                if tensors.get_slice(part).get_dtype() == "BF16" and not is_available():
+                    raise ImportError(f"{file}: {part} is bfloat16, for which NumPy needs ml_dtypes: {INSTALL_COMMAND}")
+                arrays[part] = tensors.get_tensor(part)
+        part = "description"
+        description = json.loads(metadata[FORMAT])
+        if not isinstance(description, dict):
+            raise TypeError(f"expected a dict, got {type(description).__name__}")
+        part, expected_crcs = "crc32", description.pop("crc32", None)
+        if not isinstance(expected_crcs, dict):
+            raise TypeError(f"expected a dict of checksums, got {type(expected_crcs).__name__}")
+        part, actual_crcs = "description", checksums(description, arrays)
+    except (CheckpointError, OSError, ImportError):
+        raise
+    except Exception as error:  # safetensors, NumPy and JSON raise many types
+        raise CheckpointError(f"{file}: {part}: {error}. {INVALID_FILE_HINT}") from error
+    if mismatched := [name for name in expected_crcs | actual_crcs if expected_crcs.get(name) != actual_crcs.get(name)]:
+        raise CheckpointError(
+            f"{file}: {', '.join(mismatched[:9])}: the checksum does not match; the file was modified"
+        )
+    return description, arrays
+
+
+def checksums(description: dict[str, Any], arrays: Arrays) -> dict[str, int]:
+    """Return the CRC-32 of the description, and of each array with its dtype and shape."""
+    crcs = {"description": zlib.crc32(json.dumps(description).encode())}
+    for name, array in arrays.items():
+        crcs[name] = zlib.crc32(
+            array.reshape(-1).view(np.uint8).data, zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
+        )
+    return crcs
+
+
+# --- save and restore the training state: weights, optimizer states, progress, data position and random streams ---
 
 MATCHED_LAYERS = "layers are matched by name, or else those with weights by order and type"
 MAX_ERROR_CHARS = 1000  # a file may contain strings of any length

@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from neonlite.backend.builtin_classes import declare_builtin
+from neonlite.backend.attributes import declare_builtin
 from neonlite.name_hints import module_getattr
-from neonlite.optimizers.loss_scaling import LossScaling
 from neonlite.optimizers.optimizer import Optimizer, get_param_list
 from neonlite.optimizers.rules import (
     Adadelta,
@@ -12,6 +11,7 @@ from neonlite.optimizers.rules import (
     Adam,
     AdamW,
     GradientDescentMomentum,
+    LossScaling,
     MultiOptimizer,
     RMSProp,
     ShiftAdaMax,

@@ -16,11 +16,10 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
 from neonlite.backend import Backend, NervanaObject, Tensor
-from neonlite.backend.attribute_snapshot import AttributeSnapshot, can_replay
-from neonlite.backend.batch_size import require_batch_size
+from neonlite.backend.attributes import AttributeSnapshot, can_replay
+from neonlite.backend.batch_size import global_batch_size, require_batch_size
 from neonlite.backend.planning.assignment import CompiledAssignment, write_array
 from neonlite.backend.serialization import constructor_arguments
-from neonlite.backend.shard import global_batch_size
 from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
 from neonlite.backend.validation import (
     boolean,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from neonlite.backend.builtin_classes import declare_builtin
+from neonlite.backend.attributes import declare_builtin
 from neonlite.name_hints import module_getattr
 from neonlite.transforms.activation import (
     GELU,
@@ -18,8 +18,6 @@ from neonlite.transforms.activation import (
     Softmax,
     Tanh,
 )
-from neonlite.transforms.classification_metrics import F1, ROCAUC, ConfusionMatrix
-from neonlite.transforms.color_noise import ColorNoise
 from neonlite.transforms.cost import (
     CrossEntropyBinary,
     CrossEntropyMulti,
@@ -43,9 +41,17 @@ from neonlite.transforms.metric import (
     SequenceAccuracy,
     TopKMisclassification,
 )
-from neonlite.transforms.metric_table import CostMetric, get_metric
-from neonlite.transforms.regression_metrics import R2, MeanAbsoluteError, MeanSquaredError
-from neonlite.transforms.transform import Cost, Metric, Transform
+from neonlite.transforms.metrics import (
+    F1,
+    R2,
+    ROCAUC,
+    ConfusionMatrix,
+    CostMetric,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    get_metric,
+)
+from neonlite.transforms.transform import ColorNoise, Cost, Metric, Transform
 
 __all__ = [
     "F1",

@@ -5,7 +5,6 @@ So no function here recurses, and the size of each output is limited.
 """
 
 from neonlite.visualize.drawing import draw
-from neonlite.visualize.printing import format_infix, format_triple
-from neonlite.visualize.steps import Steps
+from neonlite.visualize.text import Steps, format_infix, format_triple
 
 __all__ = ["Steps", "draw", "format_infix", "format_triple"]

@@ -27,7 +27,7 @@ from neonlite.data import ArrayIterator, TimeSeries
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import GRU, LSTM, Affine, BatchNorm, Conv, Dropout, LookupTable, Pooling, RecurrentSum
 from neonlite.models import Model
-from neonlite.models.checkpoint import read_checkpoint
+from neonlite.models.training_state import read_checkpoint
 from neonlite.optimizers import Adam, GradientDescentMomentum, LossScaling, RMSProp, get_param_list
 from neonlite.transforms import CrossEntropyMulti, Logistic, Rectlin, Softmax, Tanh
 

@@ -18,7 +18,7 @@ import pytest
 from helpers.runtimes import RUNTIMES, RUNTIMES_WITH_ARENA, back
 
 from neonlite import Autodiff, Backend, Tensor
-from neonlite.backend.memory import MAX_PENDING_RECORDS, Allocation, MemoryUsage, ThreadEnd
+from neonlite.backend.measure import MAX_PENDING_RECORDS, Allocation, MemoryUsage, ThreadEnd
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree import OpTreeNode
 
@@ -198,7 +198,7 @@ def test_the_needs_of_a_large_tree_are_its_temporaries_its_partials_and_register
 def test_a_buffer_that_is_too_small_is_freed_before_a_larger_one_is_allocated(
     cpu: Backend, threads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("neonlite.backend.runtimes.onednn.matmul.get_library", lambda: None)  # use NumPy
+    monkeypatch.setattr("neonlite.backend.runtimes.onednn.products.get_library", lambda: None)  # use NumPy
     threads(1)
     x, y, out = cpu.ones((900, 1000)), cpu.ones((1000, 1000)), cpu.ones((1000, 1000))
 

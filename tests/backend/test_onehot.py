@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neonlite.backend.onehot import OneHot
+from neonlite.backend.tensor import OneHot
 from neonlite.data import Text, TextNMT
 from neonlite.initializers import Gaussian
 from neonlite.layers import GRU, LSTM, BiBNRNN, BiLSTM, BiRNN, Recurrent

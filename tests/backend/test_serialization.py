@@ -474,7 +474,7 @@ def test_skipped_attributes_are_left_out():
         ("LINEAR", r"Similar names: .*neonlite.layers.linear.Linear"),
         ("os.sysctl", "the type of a defined class, got 'os.sysctl'. A custom class must be defined first"),
         ("builtins.eval", "the type of a defined class, got 'builtins.eval'"),
-        ("neonlite.layers.compound.Affine", "the type of a defined class, got 'neonlite.layers.compound.Affine'"),
+        ("neonlite.layers.linear.Affine", "the type of a defined class, got 'neonlite.layers.linear.Affine'"),
         (
             "__main__.Deconvolution",
             "the type of a defined class, got '__main__.Deconvolution'. Similar names: neonlite.layers.conv",

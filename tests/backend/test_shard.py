@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from neonlite import Backend
-from neonlite.backend.shard import Shard, use_shard
+from neonlite.backend.batch_size import Shard, use_shard
 
 
 class TwoProcesses:

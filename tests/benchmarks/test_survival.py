@@ -22,7 +22,7 @@ from neonlite.models import Model
 from neonlite.models.training_state import TrainingState
 from neonlite.models.zoo import mlp
 from neonlite.optimizers import Adam, LossScaling, MultiOptimizer
-from neonlite.optimizers.loss_scaling import flatten_optimizers
+from neonlite.optimizers.rules import flatten_optimizers
 from neonlite.transforms import CrossEntropyMulti, Rectlin, Softmax
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

@@ -28,7 +28,7 @@ from neonlite.callbacks import (
 )
 from neonlite.callbacks.callback import PRIORITY_DISPLAY
 from neonlite.models import Model
-from neonlite.models.checkpoint import CheckpointError
+from neonlite.models.training_state import CheckpointError
 from neonlite.optimizers import (
     Adam,
     CosineSchedule,

@@ -134,7 +134,7 @@ def test_the_bar_is_updated_in_one_output_of_a_notebook_which_shows_the_last_epo
 
     monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
-    monkeypatch.setattr("neonlite.callbacks.progress.MAX_LINES", 3)
+    monkeypatch.setattr("neonlite.callbacks.loggers.MAX_LINES", 3)
     model, out = start(), type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
     callbacks = Callbacks(model, progress_bar=False)
     callbacks.add_callback(ProgressBarCallback(file=out, update_thresh_s=0))

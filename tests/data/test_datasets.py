@@ -17,9 +17,9 @@ from helpers.dataset_files import MNIST_FILES, idx, write_images, write_reviews
 
 import neonlite as nl
 from neonlite.data import CIFAR10, DATASETS, IMDB, MNIST, cifar10, datasets, digits, fashion, iris, mnist, mnist5k
+from neonlite.data.datasets import normalize_contrast, zca_whiten
 from neonlite.data.file_formats import read_csv, read_idx, read_tar
-from neonlite.data.neon_datasets import normalize_contrast, zca_whiten
-from neonlite.data.tokens import read_text
+from neonlite.data.text import read_text
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from neonlite.data import (
     NervanaDataIterator,
     Shift,
 )
-from neonlite.data.epoch import Epoch, permutation
+from neonlite.data.minibatches import Epoch, permutation
 
 SIZES = [(10, 4), (8, 4), (5, 5), (7, 3), (9, 8), (4, 1), (13, 5)]
 sizes = pytest.mark.parametrize(("n", "N"), SIZES)

@@ -13,7 +13,7 @@ from neonlite.data import (
     ArrayIterator,
     Flip,
 )
-from neonlite.data.prefetch import prefetch
+from neonlite.data.minibatches import prefetch
 
 # --- prefetching --------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neonlite.models.checkpoint import read_checkpoint
+from neonlite.models.training_state import read_checkpoint
 
 if not find_spec("mpi4py") or not (Path(sys.executable).with_name("mpiexec").exists() or shutil.which("mpiexec")):
     pytest.skip('several processes need mpi4py and mpiexec: pip install "neonlite[mpi]"', allow_module_level=True)

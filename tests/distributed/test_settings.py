@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from neonlite.distributed.settings import backend_settings, check_same, differ, first_difference
+from neonlite.distributed.optimizer import backend_settings, check_same, differ, first_difference
 
 
 def communicator(*everywhere):

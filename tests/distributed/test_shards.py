@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neonlite import Backend
+from neonlite.backend.batch_size import Shard, draw_minibatch_mask, global_batch_size, use_shard
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
-from neonlite.backend.shard import Shard, draw_minibatch_mask, global_batch_size, use_shard
 from neonlite.data import (
     ArrayIterator,
     CopyTask,
@@ -33,7 +33,7 @@ from neonlite.data import (
     Ticker,
     TimeSeries,
 )
-from neonlite.data.epoch import Epoch
+from neonlite.data.minibatches import Epoch
 from neonlite.initializers import Gaussian
 from neonlite.layers import DataTransform, Dropout, MultiHeadAttention
 from neonlite.transforms import ColorNoise

@@ -20,7 +20,7 @@ from neonlite.distributed import Communicator, Distributed, world
 from neonlite.distributed import communicator as communicator_module
 from neonlite.layers import Affine, Dropout
 from neonlite.models import Model
-from neonlite.models.checkpoint import read_checkpoint
+from neonlite.models.training_state import read_checkpoint
 from neonlite.optimizers import Adam, get_param_list
 
 IN_TWO = (

@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from neonlite.data.minibatch_buffers import MinibatchBuffers
+from neonlite.data.minibatches import MinibatchBuffers
 
 
 def rows(n, F=2):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from neonlite import Backend, cleanup_backend, gen_backend
-from neonlite.backend.memory import MemoryUsage
+from neonlite.backend.measure import MemoryUsage
 from neonlite.backend.runtimes import BUILTIN_RUNTIMES, load_runtime
 
 RUNTIMES = ["cpu", "strict"]

@@ -14,9 +14,8 @@ from neonlite.backend.runtimes.base import ReferenceExecutor
 from neonlite.backend.runtimes.cuda import codegen as kernels_module
 from neonlite.backend.runtimes.cuda import kernels
 from neonlite.backend.runtimes.cuda import pooling as images
-from neonlite.backend.runtimes.cuda.convolution import IM2COL_KERNEL, REORDER_KERNEL
+from neonlite.backend.runtimes.cuda.convolution import IM2COL_KERNEL, REORDER_KERNEL, Cudnn
 from neonlite.backend.runtimes.cuda.cublas import GemmDesc
-from neonlite.backend.runtimes.cuda.cudnn import Cudnn
 from neonlite.backend.runtimes.cuda.op_templates import (
     OP_TEMPLATES,
 )

@@ -27,7 +27,7 @@ from neonlite.callbacks import (
 )
 from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.distributed import Distributed, communicator, world
-from neonlite.distributed.gradients import GradientReducer
+from neonlite.distributed.optimizer import GradientReducer
 from neonlite.initializers import Constant
 from neonlite.layers import Dropout, GeneralizedCost, GeneralizedGANCost, GenerativeAdversarial, Linear
 from neonlite.models import GAN, Model, data_parallel

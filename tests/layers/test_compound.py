@@ -1,5 +1,5 @@
 """Names for activations, initial values, costs and optimizers, the defaults of layers, and ``dropout``
-(neonlite/layers/compound.py and the tables of names that its layers use)."""
+(neonlite/layers/linear.py and the tables of names that its layers use)."""
 
 from __future__ import annotations
 

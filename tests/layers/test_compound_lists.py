@@ -1,4 +1,4 @@
-"""Lists of layers that Affine and Conv create (neonlite/layers/compound.py)."""
+"""Lists of layers that Affine and Conv create (neonlite/layers/linear.py)."""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ from neonlite.layers import (
     Recurrent,
 )
 from neonlite.models import CheckpointError, Model
-from neonlite.models.checkpoint import write_checkpoint
-from neonlite.models.training_state import TrainingState
+from neonlite.models.training_state import TrainingState, write_checkpoint
 from neonlite.optimizers import Adam
 from neonlite.transforms import (
     CrossEntropyMulti,

@@ -26,8 +26,7 @@ from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Activation, Affine, Conv, Dropout, Linear, Pooling
 from neonlite.models import CheckpointError, Model
-from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
-from neonlite.models.training_state import TrainingState
+from neonlite.models.training_state import TrainingState, read_checkpoint, write_checkpoint
 from neonlite.optimizers import Adam, GradientDescentMomentum, MultiOptimizer, PowerSchedule
 from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
 
@@ -319,7 +318,7 @@ DESCRIPTIONS: dict[str, tuple[str, Any]] = {  # name -> the field, and its value
     "a model for layers": ("layers", put("layers", value=described("neonlite.models.model.Model", layers="m"))),
     "data in a layer": (
         "layers",
-        put(*FIRST, "init", value=described("neonlite.data.hdf5.HDF5Iterator", hdf_filename="/dev/zero")),
+        put(*FIRST, "init", value=described("neonlite.data.file_formats.HDF5Iterator", hdf_filename="/dev/zero")),
     ),
     "a callback in a layer": (
         "layers",

@@ -28,7 +28,7 @@ from neonlite.layers import (
     RecurrentLast,
 )
 from neonlite.models import CheckpointError, Model
-from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
+from neonlite.models.training_state import read_checkpoint, write_checkpoint
 from neonlite.optimizers import Adam, GradientDescentMomentum
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms import (

@@ -10,7 +10,7 @@ import pytest
 import neonlite as nl
 from neonlite import gen_backend
 from neonlite.callbacks import Callback
-from neonlite.distributed.gradients import GradientReducer
+from neonlite.distributed.optimizer import GradientReducer
 from neonlite.layers import (
     Affine,
     BatchNorm,

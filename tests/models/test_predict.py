@@ -14,7 +14,7 @@ from neonlite import Backend, gen_backend
 from neonlite.backend.tensor import Tensor
 from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator, HDF5Iterator, NervanaDataIterator
-from neonlite.data.preprocessing import Preprocessing
+from neonlite.data.minibatches import Preprocessing
 from neonlite.initializers import Constant, Gaussian, GlorotUniform
 from neonlite.layers import (
     GRU,
@@ -44,8 +44,7 @@ from neonlite.layers import (
     Tree,
 )
 from neonlite.models import CheckpointError, Model
-from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
-from neonlite.models.training_state import TrainingState
+from neonlite.models.training_state import TrainingState, read_checkpoint, write_checkpoint
 from neonlite.optimizers import Adam, GradientDescentMomentum
 from neonlite.transforms import Accuracy, CrossEntropyMulti, Identity, Logistic, MeanSquared, Rectlin, Softmax, Tanh
 

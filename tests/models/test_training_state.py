@@ -16,7 +16,7 @@ from neonlite.callbacks import EarlyStop
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Affine, Conv, Deconv, LookupTable, Pooling, RecurrentMean, Sequential
 from neonlite.models import CheckpointError, Model
-from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
+from neonlite.models.training_state import read_checkpoint, write_checkpoint
 from neonlite.optimizers import Adam
 from neonlite.transforms import Softmax
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from neonlite import html_repr
-from neonlite.backend.format import format_bytes
+from neonlite import messages
+from neonlite.backend.measure import format_bytes
 from neonlite.backend.planning.steps import Stage, StepList, build_stages
 from neonlite.dtypes import dtype_bits
 from neonlite.ops.shapes import is_contiguous
@@ -199,7 +199,7 @@ class Plan(StepList):
 
     def _repr_html_(self) -> str:
         header = ("", "stage", "shape", "ops", "reads", "writes")
-        return str(html_repr.stack(self._count(), html_repr.table(self._stage_rows(), header), *self._notes()))
+        return str(messages.stack(self._count(), messages.table(self._stage_rows(), header), *self._notes()))
 
 
 # --- buffer assignment ---

@@ -24,7 +24,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from neonlite.backend.lock import create_lock
-from neonlite.backend.memory import Allocation, Memory
+from neonlite.backend.measure import Allocation, Memory
 from neonlite.backend.planning import Plan
 from neonlite.optree import Operand
 from neonlite.typing import DType, NativeArray

@@ -1,18 +1,19 @@
-"""Layer objects of convolution, deconvolution, pooling and LRN: shapes, strides, padding and dilation.
-
-Images are (C, D, H, W, N): channels, depth, height, width, batch size. Filters are (C, T, R, S, K): input channels,
-depth, height, width, output channels. Outputs are (K, M, P, Q, N).
-"""
+"""Layer objects of convolution, deconvolution, pooling and LRN: shapes, strides, padding and dilation."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from neonlite.backend.base import BackendBase, Untracked
+from neonlite.backend.validation import one_of
+from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.typing import DTypeLike
 
 if TYPE_CHECKING:
     from neonlite.backend.base import BackendBase
-
-from neonlite.backend.base import Untracked
 
 Shape = tuple[int, ...]
 WindowOffsets = list[tuple[int, slice, slice]]  # (index in the window, slice of the output, slice of the input)
@@ -164,3 +165,340 @@ class LRNLayer(LayerObject):
     def __init__(self, backend: BackendBase, dtype: str, N: int, CDHW: Shape, J: int) -> None:
         self.J, self.padding, self.strides = J, (J // 2, 0, 0, 0), (1, 1, 1, 1)
         super().__init__(backend, dtype, N, (*CDHW, N), (*CDHW, N))
+
+
+# --- backend methods that create layer objects: conv_layer, deconv_layer, pool_layer and lrn_layer ---
+
+
+class LayerObjectMethods(BackendBase):
+    """The methods of ``Backend`` that create layer objects."""
+
+    def output_dim(self, X: int, S: int, padding: int, strides: int, pooling: bool = False, dilation: int = 1) -> int:
+        """Return the output size of a convolution or pooling: ``(X - S' + 2 padding) // strides + 1``.
+
+        ``S' = dilation (S - 1) + 1``. In Caffe mode pooling also counts a partial last window.
+
+        Parameters
+        ----------
+        X : int
+            Input size along the axis.
+        S : int
+            Window size.
+        padding, strides : int
+            Padding on both sides, and stride.
+        pooling : bool
+            Whether it is a pooling window.
+        dilation : int
+            Distance of neighboring window elements.
+
+        Returns
+        -------
+        int
+            Number of windows that fit.
+
+        Raises
+        ------
+        ValueError
+            If no window fits.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> nl.Backend("cpu").output_dim(28, 5, 2, 2)
+        14
+        """
+        X, S, strides, dilation = check_ints("output_dim", 1, X=X, S=S, strides=strides, dilation=dilation)
+        (padding,) = check_ints("output_dim", 0, padding=padding)
+        caffe = self.check_caffe_compat()
+        size = with_error_prefix("output_dim", output_dim, X, S, padding, strides, pooling, dilation, caffe)
+        return int(size)
+
+    def set_caffe_compat(self) -> None:
+        """Compute pooling sizes and scale dropout as Caffe does, from now on."""
+        self.compat_mode = "caffe"
+
+    def check_caffe_compat(self) -> bool:
+        """Return whether pooling sizes and dropout are as in Caffe."""
+        return self.compat_mode == "caffe"
+
+    def conv_layer(
+        self,
+        dtype: DTypeLike,
+        N: int,
+        C: int,
+        K: int,
+        D: int = 1,
+        H: int = 1,
+        W: int = 1,
+        T: int = 1,
+        R: int = 1,
+        S: int = 1,
+        pad_d: int = 0,
+        pad_h: int = 0,
+        pad_w: int = 0,
+        str_d: int = 1,
+        str_h: int = 1,
+        str_w: int = 1,
+        relu: int = False,
+        bsum: int = False,
+        dil_d: int = 1,
+        dil_h: int = 1,
+        dil_w: int = 1,
+    ) -> ConvLayer:
+        """Create the layer object of a convolution of images (C, D, H, W, N) with filters (C, T, R, S, K).
+
+        Parameters
+        ----------
+        dtype : str or dtype
+            A float dtype.
+        N, C, K : int
+            Batch size, input channels, output channels.
+        D, H, W : int
+            Depth, height and width of the images.
+        T, R, S : int
+            Depth, height and width of the filters.
+        pad_d, pad_h, pad_w : int
+            Padding on both sides.
+        str_d, str_h, str_w : int
+            Strides.
+        relu : bool
+            Whether ``fprop_conv`` always applies relu. As in neon 2.6, three positional integers after ``str_w`` are
+            ``dil_d, dil_h, dil_w`` instead.
+        bsum : bool
+            For compatibility with neon, the attribute ``bsum`` without effect: pass ``bsum`` to ``fprop_conv``.
+        dil_d, dil_h, dil_w : int
+            Dilation.
+
+        Returns
+        -------
+        ConvLayer
+            The layer object.
+
+        Raises
+        ------
+        ValueError
+            If a filter does not fit its padded image, or a size is not an integer in its range.
+        TypeError
+            If the dtype is not a float dtype.
+        """
+        if not isinstance(relu, bool):  # positional arguments of neon 2.6; keyword arguments are unaffected
+            dil_d, dil_h, dil_w = relu, dil_h if bsum is False else bsum, dil_w if dil_d == 1 else dil_d
+            relu = bsum = False
+        sizes = check_ints("conv_layer", 1, N=N, C=C, K=K, D=D, H=H, W=W, T=T, R=R, S=S)
+        strides = check_ints("conv_layer", 1, str_d=str_d, str_h=str_h, str_w=str_w)
+        dilation = check_ints("conv_layer", 1, dil_d=dil_d, dil_h=dil_h, dil_w=dil_w)
+        padding = check_ints("conv_layer", 0, pad_d=pad_d, pad_h=pad_h, pad_w=pad_w)
+        name, (NCK, DHW, TRS) = _check_float_dtype(self, "conv_layer", dtype), (sizes[:3], sizes[3:6], sizes[6:])
+        layer: ConvLayer = with_error_prefix(
+            "conv_layer", ConvLayer, self, name, NCK, DHW, TRS, padding, strides, dilation
+        )
+        layer.relu, layer.bsum = relu, bool(bsum)
+        return layer
+
+    def deconv_layer(self, dtype: DTypeLike, N: int, C: int, K: int, *sizes: int, **named: int) -> DeconvLayer:
+        """Create the layer object of a transposed convolution, from images (K, M, P, Q, N) to (C, D, H, W, N).
+
+        ``H = (P - 1) str_h - 2 pad_h + dil_h (R - 1) + 1``, and so on. Positional sizes are either ``P, Q, R, S,
+        padding, strides`` or ``M, P, Q, T, R, S, padding, strides, dilation``, the latter in groups of three.
+
+        Parameters
+        ----------
+        dtype : str or dtype
+            A float dtype.
+        N, C, K : int
+            Batch size, output channels, input channels.
+        M, P, Q : int
+            Depth, height and width of the input images; M is 1 by default.
+        T, R, S : int
+            Depth, height and width of the filters, 1 by default.
+        pad_d, pad_h, pad_w : int
+            Padding, 0 by default.
+        str_d, str_h, str_w : int
+            Strides, 1 by default.
+        dil_d, dil_h, dil_w : int
+            Dilation, 1 by default.
+
+        Returns
+        -------
+        DeconvLayer
+            The layer object, for ``bprop_conv``.
+
+        Raises
+        ------
+        ValueError
+            If the output would be empty, or a size is not an integer in its range.
+        TypeError
+            If the dtype is not a float dtype, or sizes are missing, unknown or ambiguous.
+        """
+        positions = DECONV_2D_ARGS if len(sizes) % 3 else DECONV_3D_ARGS
+        if len(sizes) > len(positions) or (positions is DECONV_2D_ARGS and len(sizes) not in (0, 1, 2, 4, 7, 10)):
+            raise TypeError(f"be.deconv_layer: {len(sizes)} sizes by position are ambiguous. Give them by name.")
+        if unknown := {*named} - {*DECONV_3D_ARGS}:
+            raise TypeError(f"be.deconv_layer: expected {', '.join(DECONV_3D_ARGS)}, got {', '.join(sorted(unknown))}")
+        if both := {*positions[: len(sizes)]} & {*named}:
+            raise TypeError(f"be.deconv_layer: got {', '.join(sorted(both))} twice")
+        if missing := {"P", "Q"} - {*positions[: len(sizes)], *named}:
+            raise TypeError(
+                f"be.deconv_layer: expected {', '.join(sorted(missing))}, the size of the input images, got none"
+            )
+        all_ = (
+            {n: 0 if n.startswith("pad") else 1 for n in DECONV_3D_ARGS}
+            | dict(zip(positions, sizes, strict=False))
+            | named
+        )
+        NCK = check_ints("deconv_layer", 1, N=N, C=C, K=K)
+        groups = (DECONV_3D_ARGS[i : i + 3] for i in range(0, 15, 3))
+        MPQ, TRS, padding, strides, dilation = (
+            check_ints("deconv_layer", 0 if "pad_d" in group else 1, **{n: all_[n] for n in group}) for group in groups
+        )
+        each = zip(MPQ, TRS, padding, strides, dilation, strict=True)
+        DHW = tuple(with_error_prefix("deconv_layer", input_dim, *sizes) for sizes in each)
+        name = _check_float_dtype(self, "deconv_layer", dtype)
+        return DeconvLayer(self, name, NCK, DHW, TRS, padding, strides, dilation, MPQ)
+
+    def pool_layer(
+        self,
+        dtype: DTypeLike,
+        op: str,
+        N: int,
+        C: int,
+        D: int = 1,
+        H: int = 1,
+        W: int = 1,
+        J: int = 1,
+        T: int = 1,
+        R: int = 1,
+        S: int = 1,
+        pad_j: int = 0,
+        pad_d: int = 0,
+        pad_h: int = 0,
+        pad_w: int = 0,
+        str_j: int | None = None,
+        str_d: int | None = None,
+        str_h: int | None = None,
+        str_w: int | None = None,
+        *,
+        pad_c: int | None = None,
+        str_c: int | None = None,
+    ) -> PoolLayer:
+        """Create the layer object of a pooling of images (C, D, H, W, N) over windows (J, T, R, S).
+
+        Parameters
+        ----------
+        dtype : str or dtype
+            A float dtype.
+        op : str
+            "max", "avg" or "l2".
+        N, C : int
+            Batch size and channels.
+        D, H, W : int
+            Depth, height and width of the images.
+        J, T, R, S : int
+            Size of the window along channels, depth, height and width.
+        pad_j, pad_d, pad_h, pad_w : int
+            Padding on both sides.
+        str_j, str_d, str_h, str_w : int, optional
+            Strides; by default the window's sizes.
+        pad_c, str_c : int, optional
+            Other names of ``pad_j`` and ``str_j``.
+
+        Returns
+        -------
+        PoolLayer
+            The layer object.
+
+        Raises
+        ------
+        ValueError
+            If a window does not fit, or could consist of padding only.
+        TypeError
+            If the dtype is not a float dtype.
+        """
+        one_of("be.pool_layer: op", op, ("max", "avg", "l2"))
+        pad_j, str_j = pad_j if pad_c is None else pad_c, str_j if str_c is None else str_c
+        str_j, str_d = J if str_j is None else str_j, T if str_d is None else str_d
+        str_h, str_w = R if str_h is None else str_h, S if str_w is None else str_w
+        N, *image = check_ints("pool_layer", 1, N=N, C=C, D=D, H=H, W=W)
+        window = check_ints("pool_layer", 1, J=J, T=T, R=R, S=S)
+        strides = check_ints("pool_layer", 1, str_j=str_j, str_d=str_d, str_h=str_h, str_w=str_w)
+        padding = check_ints("pool_layer", 0, pad_j=pad_j, pad_d=pad_d, pad_h=pad_h, pad_w=pad_w)
+        name, caffe = _check_float_dtype(self, "pool_layer", dtype), self.check_caffe_compat()
+        layer: PoolLayer = with_error_prefix(
+            "pool_layer", PoolLayer, self, name, op, N, image, window, padding, strides, caffe
+        )
+        return layer
+
+    def lrn_layer(self, dtype: DTypeLike, N: int, C: int, D: int = 1, H: int = 1, W: int = 1, J: int = 1) -> LRNLayer:
+        """Create the layer object of a local response normalization over J neighboring channels.
+
+        Parameters
+        ----------
+        dtype : str or dtype
+            A float dtype.
+        N, C : int
+            Batch size and channels.
+        D, H, W : int
+            Depth, height and width of the images.
+        J : int
+            Number of channels in the sum.
+
+        Returns
+        -------
+        LRNLayer
+            The layer object.
+        """
+        N, *image, J = check_ints("lrn_layer", 1, N=N, C=C, D=D, H=H, W=W, J=J)
+        return LRNLayer(self, _check_float_dtype(self, "lrn_layer", dtype), N, tuple(image), J)
+
+
+def _check_float_dtype(be: BackendBase, primitive: str, dtype: DTypeLike) -> str:
+    """Return the name of a float dtype; TypeError for another dtype."""
+    name: str = with_error_prefix(primitive, be.dtype_name, dtype)
+    if name not in FLOAT_DTYPES:
+        raise TypeError(f"be.{primitive}: expected a dtype of {', '.join(FLOAT_DTYPES)}, got {name}")
+    return name
+
+
+DECONV_3D_ARGS = [
+    *("M", "P", "Q", "T", "R", "S"),
+    *(f"{prefix}_{axis}" for prefix in ("pad", "str", "dil") for axis in "dhw"),
+]
+DECONV_2D_ARGS = ["P", "Q", "R", "S", *DECONV_3D_ARGS[6:12]]
+
+
+def _deconv_signature() -> inspect.Signature:
+    """Return the signature that ``help`` shows: the guide's positional arguments, the others keyword-only."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    first = list(inspect.signature(LayerObjectMethods.deconv_layer).parameters.values())[:5]
+    sizes = [
+        inspect.Parameter(n, first[1].kind, default=inspect.Parameter.empty if n in "PQ" else int("pad" not in n))
+        for n in DECONV_2D_ARGS
+    ]
+    return inspect.Signature(
+        [
+            *first,
+            *sizes,
+            *(inspect.Parameter(n, keyword, default=1) for n in DECONV_3D_ARGS if n not in DECONV_2D_ARGS),
+        ],
+        return_annotation=DeconvLayer,
+    )
+
+
+LayerObjectMethods.deconv_layer.__signature__ = _deconv_signature()  # type: ignore[attr-defined]
+
+
+def with_error_prefix(primitive: str, f: Callable[..., Any], *args: Any) -> Any:
+    """Return ``f(*args)``, with the name of the primitive before the message of an error."""
+    try:
+        return f(*args)
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:
+        raise type(error)(f"be.{primitive}: {error}") from None
+
+
+def check_ints(primitive: str, minimum: int, **values: Any) -> tuple[int, ...]:
+    """Return the values as Python integers; ValueError unless each is an integer >= minimum."""
+    for name, n in values.items():
+        single = hasattr(n, "__index__") and not getattr(n, "ndim", 0) and not isinstance(n, bool)
+        if not single or n.__index__() < minimum:
+            raise ValueError(f"be.{primitive}: expected an integer >= {minimum} for {name}, got {n!r}")
+    return tuple(n.__index__() for n in values.values())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 import numpy as np
 
 from neonlite.backend.errstate import IgnoreFPErrors
-from neonlite.backend.memory import MemoryTracker, allocate_tracked
+from neonlite.backend.measure import MemoryTracker, allocate_tracked
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.planning.steps import Step

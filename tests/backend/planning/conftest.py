@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers.runtimes import RUNTIMES
 
-import neonlite.backend.planning.run as run_module
+import neonlite.backend.planning.assignment as run_module
 from neonlite import Backend
 from neonlite.backend.planning import Plan
 from neonlite.backend.runtimes import onednn

@@ -22,7 +22,7 @@ from neonlite.backend import thread_pool
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning import layout
 from neonlite.backend.runtimes.onednn import bindings, convolution
-from neonlite.backend.tensor_conversion import display_values
+from neonlite.backend.tensor import display_values
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import (
     Affine,

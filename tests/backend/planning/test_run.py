@@ -26,7 +26,7 @@ from helpers.plans import (
 )
 from helpers.runtimes import back
 
-import neonlite.backend.planning.run as run_module
+import neonlite.backend.planning.assignment as run_module
 from neonlite import Backend, tree_inference, tree_structure
 from neonlite.backend import thread_pool
 from neonlite.backend.planning import PLAN_BYTES, STEP_BYTES

@@ -1,6 +1,6 @@
 """Sizes of convolution and pooling, and layer objects.
 
-Tests ``neonlite/backend/primitives/layer_object_methods.py`` and ``neonlite/backend/primitives/geometry.py``.
+Tests ``neonlite/backend/primitives/geometry.py`` and ``neonlite/backend/primitives/geometry.py``.
 """
 
 from __future__ import annotations

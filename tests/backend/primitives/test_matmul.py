@@ -1,6 +1,6 @@
 """Matrix products, fully connected and recurrent layers, lookup tables: compared with loops over scalars, and torch.
 
-Tests ``neonlite/backend/primitives/matmul_methods.py``.
+Tests ``neonlite/backend/primitives/products.py``.
 """
 
 from __future__ import annotations

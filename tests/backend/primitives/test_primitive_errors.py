@@ -1,6 +1,6 @@
 """Errors of primitives name the primitive, the expected argument and the one that was passed, and write nothing.
 
-Tests ``neonlite/backend/primitives/primitive_operands.py``.
+Tests ``neonlite/backend/primitives/operands.py``.
 """
 
 from __future__ import annotations

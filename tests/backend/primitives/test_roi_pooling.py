@@ -1,6 +1,6 @@
 """RoI pooling and non-maximum suppression, compared with loops over pixels and pairs of boxes.
 
-Tests ``neonlite/backend/primitives/roi_methods.py``.
+Tests ``neonlite/backend/primitives/roi.py``.
 """
 
 from __future__ import annotations

@@ -9,13 +9,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import neonlite.backend.runtimes.cuda.libraries as libraries
-from neonlite.backend.bfloat16 import is_available
 from neonlite.backend.cache import Cache
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.random import RandomStreams, mask_threshold
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
-from neonlite.backend.runtimes.cuda.cudnn import CudnnConvolution
+from neonlite.backend.runtimes.cuda.convolution import CudnnConvolution
 from neonlite.backend.runtimes.cuda.driver import SPAWN_HINT, CuPyDriver, Driver
 from neonlite.backend.runtimes.cuda.executor import CudaExecutor
 from neonlite.backend.runtimes.cuda.graphs import GraphCache, check_transfer
@@ -28,7 +27,7 @@ from neonlite.backend.runtimes.cuda.kernels import (
 )
 from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.pooling import CudaPooling
-from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.dtypes import FLOAT_DTYPES, is_available
 from neonlite.typing import NativeArray, NumPyArray
 
 if TYPE_CHECKING:

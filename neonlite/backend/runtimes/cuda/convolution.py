@@ -1,21 +1,40 @@
-"""Convolution without cuDNN: im2col and a matrix product; and the reorder of images between CHWN and NHWC."""
+"""Convolution on the GPU: by cuDNN, or by an im2col kernel and one matrix product."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from neonlite.backend.planning.layout import ImageOperand, ImageShape, image_shape, read_chwn, read_nhwc
+import neonlite.backend.runtimes.cuda.libraries as libraries
+from neonlite.backend.cache import Cache
+from neonlite.backend.planning.layout import (
+    ImageOperand,
+    ImageShape,
+    can_write_nhwc,
+    image_shape,
+    layout_of,
+    read_chwn,
+    read_nhwc,
+    write_chwn,
+    write_nhwc,
+)
 from neonlite.backend.primitives.convolution import scale_and_add
 from neonlite.backend.primitives.geometry import ConvLayer
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS
+from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
 from neonlite.backend.runtimes.cuda.kernels import KernelLauncher, workspace_limit
+from neonlite.backend.runtimes.cuda.libraries import PerThread
 from neonlite.backend.runtimes.cuda.op_templates import substitute
+from neonlite.backend.validation import warn
 from neonlite.typing import NativeArray
 
 if TYPE_CHECKING:
-    from neonlite.backend.memory import Allocation
+    from neonlite.backend.measure import Allocation
 
 SPATIAL_AXES = "zyx"
 AXIS_PARAMETERS = [
@@ -205,3 +224,345 @@ class CudaReorderer(KernelLauncher):
         copy = self.get_workspace(purpose, (array.size,), array)
         self.reorder(image_shape(array), array, copy, False)
         return copy
+
+
+# --- convolution by cuDNN: one cudnn-frontend graph and execution plan per geometry, on NHWC images ---
+
+MAX_CACHED_PLANS = 4096  # of a thread
+MAX_AUTOTUNE_PLANS = 8  # plans that are timed
+# The workspace limit of a plan, unless NEONLITE_WORKSPACE is set. Without TF32, fast plans of float32 copy images to
+# (N, C, D, H, W): 206 MB for 128 images of 56 x 56 pixels and 64 channels, forward and backward.
+CUDNN_WORKSPACE_BYTES = 1 << 30
+CUDNN_DATA_TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
+# operation -> the frontend's parameter names of its two operands
+OPERAND_NAMES = {"fprop": ("image", "weight"), "dgrad": ("loss", "filter"), "wgrad": ("image", "loss")}
+# operation -> which shape its operands and its result have: i(nputs), f(ilters), o(utputs)
+OPERAND_DIMS = {"fprop": "ifo", "dgrad": "ofi", "wgrad": "iof"}
+
+
+class PlanError(RuntimeError):
+    """cuDNN cannot run a plan that it built."""
+
+
+class ConvolutionPlan(NamedTuple):
+    """A built graph: its tensors, in the order of the arrays, and the index of the plan that runs."""
+
+    graph: Any
+    tensors: list[Any]
+    plan_index: int | None  # None: chosen by cuDNN's heuristics
+    workspace_bytes: int
+    key: tuple[object, ...] = ()  # in the plan cache
+
+
+class CudnnHandle:
+    """A handle, the stream that it is set to, and the plans that were built with it."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.stream: int | None = None
+        self.plans = Cache(MAX_CACHED_PLANS, owner=self)  # all backends use them, so no closing empties it
+
+
+class Cudnn:
+    """The cuDNN frontend, with one handle and one plan cache per thread. All backends of a GPU share it.
+
+    ``measure_seconds(f)`` returns the GPU time of a function's launches. A handle is an address up to frontend 1.27 and
+    an object from 1.28 on; this class does not depend on its type.
+    """
+
+    def __init__(
+        self, frontend: ModuleType, stream: Callable[[], int], measure_seconds: Callable[[Callable[[], None]], float]
+    ) -> None:
+        self.frontend, self.stream, self.measure_seconds = frontend, stream, measure_seconds
+        self.threads = PerThread(lambda: CudnnHandle(frontend.create_handle()))
+        self.errors = frontend.cudnnGraphNotSupportedError, RuntimeError  # CUDA and the loader raise RuntimeError
+        self.handle()
+
+    def handle(self) -> Any:
+        """Return this thread's handle, set to the current stream."""
+        state, stream = self.threads.get(), self.stream()
+        if state.stream != stream:
+            self.frontend.set_stream(state.handle, stream)
+            state.stream = stream
+        return state.handle
+
+    def get_plan(
+        self,
+        operation: str,
+        layer: ConvLayer,
+        tf32: bool,
+        addresses: Callable[[], Sequence[int]],
+        allocate_workspace: Callable[[int], int],
+        bias: bool = False,
+        relu: bool = False,
+    ) -> ConvolutionPlan | None:
+        """Return the cached plan of a convolution or derivative, built on first use; None if cuDNN has none.
+
+        ``addresses()`` returns the addresses of two operands, the result and the bias if there is one.
+        ``allocate_workspace(n)`` returns the address of n bytes. Both are called only for autotuning.
+        """
+        self.handle()
+        max_bytes = workspace_limit(CUDNN_WORKSPACE_BYTES)
+        geometry = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
+        is_autotuned = os.environ.get("NEONLITE_AUTOTUNE") == "1"
+        key = operation, layer.dtype, *geometry, tf32, bias, relu, max_bytes, is_autotuned
+        plans = self.threads.get().plans
+        try:
+            return plans[key]
+        except KeyError:
+            pass
+        if is_autotuned and current_capture():
+            raise CaptureError("graph capture: cuDNN plans cannot be timed during a capture")
+        tuning_addresses = addresses() if is_autotuned else None
+        try:
+            plan = self._build_plan(operation, layer, tf32, tuning_addresses, allocate_workspace, bias, relu, max_bytes)
+        except self.errors as error:
+            self.mark_unsupported(key, operation, layer, error)
+            return None
+        return plans.add(key, plan._replace(key=key))
+
+    def run(self, plan: ConvolutionPlan, addresses: Sequence[int], workspace: int) -> None:
+        """Run a plan on arrays in the graph's layout; PlanError if it fails."""
+        try:
+            self.execute(plan, addresses, workspace)
+        except self.errors as error:
+            raise PlanError(str(error)) from error
+
+    def mark_unsupported(self, key: tuple[object, ...], operation: str, layer: ConvLayer, error: Exception) -> None:
+        """Mark a convolution as unsupported, so that im2col computes it, and warn."""
+        plans = self.threads.get().plans
+        plans.add(key, None)
+        plans[key] = None  # in place of a plan that failed
+        warn(
+            f"cuDNN cannot compute {operation} of {layer!r}: {error}\nim2col and a matrix product are used instead.",
+            RuntimeWarning,
+        )
+
+    def _build_plan(
+        self,
+        operation: str,
+        layer: ConvLayer,
+        tf32: bool,
+        addresses: Sequence[int] | None,
+        allocate_workspace: Callable[[int], int],
+        bias: bool,
+        relu: bool,
+        max_bytes: int,
+    ) -> ConvolutionPlan:
+        """Build the graph of a convolution and choose its plan, the fastest if ``addresses`` for timing are given."""
+        frontend, handle = self.frontend, self.handle()
+        data_type = getattr(frontend.data_type, CUDNN_DATA_TYPES[layer.dtype])
+        compute_type = frontend.data_type.DOUBLE if layer.dtype == "float64" else frontend.data_type.FLOAT
+        graph = frontend.pygraph(
+            handle=handle, io_data_type=data_type, intermediate_data_type=compute_type, compute_data_type=compute_type
+        )
+        is_2d = layer.D == layer.T == 1 and not layer.padding[0]  # two spatial axes, else three
+        sizes = {"i": layer.dimI, "f": layer.dimF, "o": layer.dimO}
+        *operands, result_sizes = (nhwc_dims_strides(sizes[name], is_2d) for name in OPERAND_DIMS[operation])
+        operands += [nhwc_dims_strides((layer.K, 1, 1, 1, 1), is_2d)] * bias
+        first, second, *column = (graph.tensor(dim=dim, stride=stride, data_type=data_type) for dim, stride in operands)
+        geometry = {
+            name: list(sizes[is_2d:])
+            for name, sizes in (("padding", layer.padding), ("stride", layer.strides), ("dilation", layer.dilation))
+        }
+        operand_tensors = dict(zip(OPERAND_NAMES[operation], (first, second), strict=True))
+        result = getattr(graph, f"conv_{operation}")(**operand_tensors, **geometry)
+        if bias:
+            result = graph.bias(input=result, bias=column[0])
+        if relu:
+            result = graph.relu(input=result)
+        result.set_output(True).set_dim(result_sizes[0]).set_stride(result_sizes[1]).set_data_type(data_type)
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([frontend.heur_mode.A, frontend.heur_mode.FALLBACK])
+        notes = frontend.numerical_note
+        excluded_notes = [notes.NONDETERMINISTIC, notes.REDUCED_PRECISION_REDUCTION]
+        if layer.dtype == "float32" and not tf32:
+            excluded_notes += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
+        graph.deselect_numeric_notes(excluded_notes)
+        graph.deselect_workspace_greater_than(max_bytes)
+        graph.check_support()
+        tensors = [first, second, result, *column]
+        if addresses is not None:
+            return self._autotune(graph, tensors, addresses, allocate_workspace)
+        graph.build_plans()
+        return ConvolutionPlan(graph, tensors, None, graph.get_workspace_size())
+
+    def _autotune(
+        self, graph: Any, tensors: list[Any], addresses: Sequence[int], allocate_workspace: Callable[[int], int]
+    ) -> ConvolutionPlan:
+        """Time the first plans that can be built, and return the fastest. Each run overwrites the result array.
+
+        The plan count of the frontend includes deselected plans, which cannot be built.
+        """
+        timed: list[tuple[float, int, ConvolutionPlan]] = []
+        for index in range(graph.get_execution_plan_count()):
+            if len(timed) == MAX_AUTOTUNE_PLANS:
+                break
+            try:
+                graph.build_plan_at_index(index)
+                plan = ConvolutionPlan(graph, tensors, index, graph.get_workspace_size_plan_at_index(index))
+                once = partial(self.execute, plan, addresses, allocate_workspace(plan.workspace_bytes))
+                timed.append((self.measure_seconds(once), index, plan))
+            except (*self.errors, MemoryError):  # try the next plan
+                continue
+        if not timed:
+            raise self.frontend.cudnnGraphNotSupportedError("none of its plans can be built")
+        return min(timed)[2]
+
+    def execute(self, plan: ConvolutionPlan, addresses: Sequence[int], workspace: int) -> None:
+        """Run a plan; errors are the frontend's."""
+        tensor_addresses, handle = dict(zip(plan.tensors, addresses, strict=True)), self.handle()
+        if plan.plan_index is None:
+            plan.graph.execute(tensor_addresses, workspace, handle=handle)
+        else:
+            plan.graph.execute_plan_at_index(tensor_addresses, workspace, plan.plan_index, handle=handle)
+
+
+def nhwc_dims_strides(shape: Sequence[int], is_2d: bool) -> tuple[list[int], list[int]]:
+    """Return the dimensions and strides, as (N, C, D, H, W), of NHWC images whose shape is (C, D, H, W, N).
+
+    ``is_2d``: leave out D.
+    """
+    C, D, H, W, N = shape
+    sizes, strides = [N, C, D, H, W], [D * H * W * C, 1, H * W * C, W * C, C]
+    return [x[:2] + x[2 + is_2d :] for x in (sizes, strides)]  # type: ignore[return-value]
+
+
+class CudnnConvolution(CudaConvolution, CudaReorderer):
+    """Convolution by cuDNN if it is available, else by im2col."""
+
+    supports_fused_relu = True
+
+    def conv_fprop(
+        self, layer: ConvLayer, i: NativeArray, f: NativeArray, o: NativeArray, alpha: float, beta: float
+    ) -> None:
+        if not self._convolve("fprop", layer, (i, f), o, alpha, beta):
+            self.runtime.driver.run(super().conv_fprop, layer, read_chwn(i), f, write_chwn(o, beta == 0), alpha, beta)
+
+    def try_conv_bias(
+        self, layer: ConvLayer, i: NativeArray, f: NativeArray, o: NativeArray, bias: NativeArray, relu: bool
+    ) -> bool:
+        return self._convolve("fprop", layer, (i, f), o, 1.0, 0.0, bias, relu)
+
+    def conv_bprop(
+        self, layer: ConvLayer, f: NativeArray, e: NativeArray, d: NativeArray, alpha: float, beta: float
+    ) -> None:
+        if not self._convolve("dgrad", layer, (e, f), d, alpha, beta):
+            self.runtime.driver.run(super().conv_bprop, layer, f, read_chwn(e), write_chwn(d, beta == 0), alpha, beta)
+
+    def conv_update(
+        self, layer: ConvLayer, i: NativeArray, e: NativeArray, u: NativeArray, alpha: float, beta: float
+    ) -> None:
+        if not self._convolve("wgrad", layer, (i, e), u, alpha, beta):
+            self.runtime.driver.run(super().conv_update, layer, read_chwn(i), read_chwn(e), u, alpha, beta)
+
+    def _convolve(
+        self,
+        operation: str,
+        layer: ConvLayer,
+        operands: Sequence[NativeArray],
+        out: NativeArray,
+        alpha: float,
+        beta: float,
+        bias: NativeArray = None,
+        relu: bool = False,
+    ) -> bool:
+        """Compute ``out = alpha conv + beta out`` by cuDNN and return True, or return False where it cannot."""
+        if not self.supports_nhwc:
+            return False
+        if is_pointwise(layer):
+            return bias is None and self._convolve_pointwise(operation, layer, operands, out, alpha, beta)
+        driver: Any = self.runtime.driver
+        is_plain, array = alpha == 1 and beta == 0, out.array if isinstance(out, ImageOperand) else out
+        writes_nhwc = is_plain and can_write_nhwc([out], operands)
+
+        @cache
+        def prepare_arrays() -> tuple[list[NativeArray], Any]:
+            """Return the operands and the buffer of the result in NHWC, and the write of the result, or None."""
+            arrays = [self.nhwc_operand(f"cudnn {n}", x) for n, x in enumerate(operands)]
+            write = write_nhwc(out) if writes_nhwc else None
+            arrays.append(write.images.nhwc if write else self.get_workspace("cudnn result", (array.size,), array))
+            return arrays, write
+
+        def addresses() -> list[int]:
+            return [
+                self.runtime.address_and_strides(x)[0]
+                for x in (*prepare_arrays()[0], *(() if bias is None else (bias,)))
+            ]
+
+        plan = driver.cudnn.get_plan(
+            operation, layer, driver.tf32, addresses, self._workspace_address, bias is not None, relu
+        )
+        if plan is None:
+            return False
+        try:
+            driver.run(driver.cudnn.run, plan, addresses(), self._workspace_address(plan.workspace_bytes))
+        except PlanError as error:
+            if current_capture():
+                raise CaptureError(f"cuDNN: {error}") from error
+            driver.cudnn.mark_unsupported(plan.key, operation, layer, error)
+            return False
+        (*_, nhwc_result), write = prepare_arrays()
+        if write is not None:
+            write.commit()
+            return True
+        write_chwn(out, beta == 0)
+        result = array if is_plain else self.get_workspace("convolved", array.shape, array)
+        self.reorder(image_shape(array), result, nhwc_result, to_chwn=True)
+        if not is_plain:
+            driver.run(self._scale_and_add, result, array, alpha, beta)
+        return True
+
+    def _scale_and_add(self, result: NativeArray, out: NativeArray, alpha: float, beta: float) -> None:
+        """Compute ``out = alpha result + beta out``."""
+        dtype = self.xp.float32 if out.dtype.itemsize == 2 else out.dtype
+        value = self.xp.astype(result, dtype) * alpha
+        out[...] = value if beta == 0 else value + self.xp.astype(out, dtype) * beta
+
+    def _convolve_pointwise(
+        self,
+        operation: str,
+        layer: ConvLayer,
+        operands: Sequence[NativeArray],
+        out: NativeArray,
+        alpha: float,
+        beta: float,
+    ) -> bool:
+        """Convolve NHWC images with 1x1 filters by one GEMM and return True; False if no operand is in NHWC."""
+        if not any(layout_of(x) == "NHWC" for x in operands):
+            return False
+
+        def matrix(images: Any, channels: int) -> Any:
+            return self.runtime.reshape(images, (images.size // channels, channels))
+
+        if operation == "wgrad":
+            i, e = (self.nhwc_operand(f"cudnn {n}", x) for n, x in enumerate(operands))
+            self.gemm(matrix(i, layer.C).T, matrix(e, layer.K), matrix(out, layer.K), alpha, beta)
+            return True
+        if alpha != 1 or beta != 0 or not can_write_nhwc([out], operands):
+            return False
+        images, filters = self.nhwc_operand("cudnn 0", operands[0]), matrix(operands[1], layer.K)
+        left, right = (layer.C, layer.K) if operation == "fprop" else (layer.K, layer.C)
+        with write_nhwc(out) as buffer:
+            self.gemm(matrix(images, left), filters if operation == "fprop" else filters.T, matrix(buffer, right))
+        return True
+
+    def _workspace_address(self, nbytes: int) -> int:
+        """Return the address of a workspace of ``nbytes`` bytes."""
+        address: int = self.runtime.address_and_strides(
+            self.get_workspace("cudnn", (nbytes,), self.xp.empty(0, dtype=self.xp.uint8))
+        )[0]
+        return address
+
+
+def load_frontend() -> ModuleType | None:
+    """Return NVIDIA's cudnn-frontend; None where it is not installed, or with ``NEONLITE_CUDNN=0``."""
+    if os.environ.get("NEONLITE_CUDNN") == "0":
+        return None
+    for name in ("cudart", "nvrtc", "cublasLt", "cudnn"):  # the frontend opens these by their bare names
+        libraries.load_library(name)
+    try:
+        return import_module("cudnn")
+    except ImportError:
+        return None

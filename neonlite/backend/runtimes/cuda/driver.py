@@ -16,11 +16,11 @@ import neonlite.backend.runtimes.cuda.libraries as libraries
 from neonlite.backend.runtimes.cuda.cublas import Cublas, GemmDesc, is_tf32_enabled
 from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
 from neonlite.backend.runtimes.cuda.libraries import Kernel, load_kernel
-from neonlite.backend.warn import warn
+from neonlite.backend.validation import warn
 from neonlite.typing import NativeArray
 
 if TYPE_CHECKING:
-    from neonlite.backend.runtimes.cuda.cudnn import Cudnn
+    from neonlite.backend.runtimes.cuda.convolution import Cudnn
 
 
 class CompileError(RuntimeError):
@@ -199,7 +199,7 @@ class CuPyDriver:
     @cached_property
     def cudnn(self) -> Cudnn | None:
         """The cuDNN library; None where it is not installed, or (with a warning) cannot be used."""
-        from neonlite.backend.runtimes.cuda.cudnn import load_frontend  # here, since it imports primitives
+        from neonlite.backend.runtimes.cuda.convolution import load_frontend  # here, since it imports primitives
 
         self.check_device()
         frontend = load_frontend()
@@ -239,7 +239,7 @@ def shared_cublas(library: ctypes.CDLL, cupy: ModuleType, device_id: int) -> Cub
 @cache
 def shared_cudnn(frontend: ModuleType, cupy: ModuleType, device_id: int) -> Cudnn:
     """Return the cuDNN library for a GPU; its handles and plans are shared by all backends of the process."""
-    from neonlite.backend.runtimes.cuda.cudnn import Cudnn
+    from neonlite.backend.runtimes.cuda.convolution import Cudnn
 
     return Cudnn(frontend, lambda: current_stream(cupy), lambda f: measure_seconds(cupy, f))
 

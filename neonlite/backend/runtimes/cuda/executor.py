@@ -31,7 +31,7 @@ from neonlite.backend.runtimes.cuda.kernels import (
 )
 from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.row_reduction import RowTileKernel, fuse_row_stages, pass_kernels
-from neonlite.backend.warn import warn
+from neonlite.backend.validation import warn
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.ops.functions import index_error_message, normalize_indices
 from neonlite.typing import NativeArray

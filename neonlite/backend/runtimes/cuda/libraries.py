@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from neonlite.backend.warn import warn
+from neonlite.backend.validation import warn
 from neonlite.files import write_atomic
 
 

@@ -32,7 +32,7 @@ from neonlite.typing import NativeArray, NumPyArray
 from neonlite.typing import NumPyArray as Array
 
 if TYPE_CHECKING:
-    from neonlite.backend.memory import Allocation
+    from neonlite.backend.measure import Allocation
     from neonlite.backend.primitives import ReferencePrimitives
     from neonlite.backend.runtimes.base import Runtime
 

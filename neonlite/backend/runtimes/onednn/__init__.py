@@ -18,7 +18,6 @@ from neonlite.backend.runtimes.numpy import BlockedExecutor
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.backend.runtimes.numpy.templates import OP_COST
 from neonlite.backend.runtimes.onednn.bindings import get_library, version_info
-from neonlite.backend.runtimes.onednn.matmul import OneDNNMatmul
 from neonlite.backend.runtimes.onednn.post_ops import (
     ELTWISE_FUNCTIONS,
     INEXACT_OPS,
@@ -30,6 +29,7 @@ from neonlite.backend.runtimes.onednn.post_ops import (
     can_start,
     get_chain,
 )
+from neonlite.backend.runtimes.onednn.products import OneDNNMatmul
 from neonlite.backend.runtimes.onednn.recurrent import OneDNNRecurrent
 from neonlite.ops import OPS
 from neonlite.ops.shapes import Shape

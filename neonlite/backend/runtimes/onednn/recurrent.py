@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.backend.runtimes.native import data_address
-from neonlite.backend.runtimes.onednn.batch_norm import OneDNNBatchNorm
 from neonlite.backend.runtimes.onednn.bindings import (
     ARG_BIAS,
     ARG_DIFF_DST,
@@ -33,6 +32,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
     Primitive,
 )
 from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, aligned_address
+from neonlite.backend.runtimes.onednn.products import OneDNNBatchNorm
 from neonlite.ops.shapes import contiguous_strides
 from neonlite.typing import NumPyArray as Array
 

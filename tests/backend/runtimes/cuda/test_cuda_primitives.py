@@ -34,9 +34,8 @@ from neonlite.backend.planning.layout import ImageShape
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.runtimes.cuda import CudaPrimitives, kernels
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
-from neonlite.backend.runtimes.cuda.convolution import REORDER_KERNEL
+from neonlite.backend.runtimes.cuda.convolution import OPERAND_NAMES, REORDER_KERNEL
 from neonlite.backend.runtimes.cuda.cublas import Cublas, GemmDesc
-from neonlite.backend.runtimes.cuda.cudnn import OPERAND_NAMES
 from neonlite.backend.runtimes.cuda.driver import CuPyDriver
 from neonlite.backend.runtimes.cuda.kernels import kernel_source
 from neonlite.backend.runtimes.cuda.libraries import OPTIONS

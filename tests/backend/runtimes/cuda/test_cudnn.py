@@ -16,7 +16,7 @@ from helpers.standin_cudnn import TENSOR_CORES, Frontend
 from helpers.standin_cupy import installed
 
 from neonlite import Backend
-from neonlite.backend.runtimes.cuda import cudnn, libraries
+from neonlite.backend.runtimes.cuda import convolution, libraries
 from neonlite.backend.runtimes.cuda.graphs import current_capture
 
 
@@ -84,7 +84,7 @@ def test_an_error_that_is_not_cudnns_is_raised(monkeypatch: pytest.MonkeyPatch) 
 
 def test_autotuning_stops_after_eight_built_plans_however_many_are_deselected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEONLITE_AUTOTUNE", "1")
-    monkeypatch.setattr(cudnn, "MAX_AUTOTUNE_PLANS", 2)
+    monkeypatch.setattr(convolution, "MAX_AUTOTUNE_PLANS", 2)
     be, frontend = by_cudnn()
     be.runtime.driver.times = iter([2.0, 1.0])
     convolve(be)
@@ -101,7 +101,7 @@ def test_a_plan_without_memory_for_its_workspace_is_skipped_when_plans_are_timed
     allocate_tracked = be.runtime.allocate_tracked
 
     def allocate(kind: str, purpose: str, nbytes: int, make: Any) -> Any:
-        if "(cudnn)" in purpose and nbytes > 2500:
+        if "(convolution)" in purpose and nbytes > 2500:
             raise MemoryError("out of memory")
         return allocate_tracked(kind, purpose, nbytes, make)
 
@@ -125,7 +125,7 @@ def test_cudnns_libraries_are_loaded_before_its_frontend_asks_for_them(monkeypat
     loaded: list[str] = []
     monkeypatch.setattr(libraries, "load_library", loaded.append)
     monkeypatch.setitem(sys.modules, "cudnn", frontend := Frontend(cudart=lambda: "cudart" in loaded))
-    assert cudnn.load_frontend() is frontend
+    assert convolution.load_frontend() is frontend
     be, _ = by_cudnn(frontend)
     assert (convolve(be) == 27).all()  # without a warning, which would be an error
     assert {"cudart", "cudnn"} <= {*loaded}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from neonlite import Backend, NervanaObject
 from neonlite.backend.planning.layout import ImageShape
-from neonlite.backend.runtimes.cuda import cudnn
+from neonlite.backend.runtimes.cuda import convolution
 from neonlite.backend.runtimes.cuda.convolution import REORDER_KERNEL
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.initializers import Constant, Gaussian
@@ -215,7 +215,7 @@ def test_without_cudnn_there_are_no_layout_caches(monkeypatch: pytest.MonkeyPatc
     case = image_programs.Case(be)
     assert not be.memory_tracker.has_layout_caches
     monkeypatch.setenv("NEONLITE_CUDNN", "0")
-    assert cudnn.load_frontend() is None
+    assert convolution.load_frontend() is None
     assert np.array_equal(case.O.get(), case.wanted)
 
 

@@ -11,7 +11,7 @@ from helpers.onednn_primitives import counts, needs
 from neonlite import Backend
 from neonlite.backend.planning.layout import ImageShape, layout_of
 from neonlite.backend.runtimes import load_runtime
-from neonlite.backend.runtimes.onednn.batch_norm import OneDNNBatchNorm
+from neonlite.backend.runtimes.onednn.products import OneDNNBatchNorm
 
 
 @needs
@@ -49,7 +49,7 @@ def test_chwn_features_are_normalized_by_the_formula(monkeypatch: pytest.MonkeyP
     rng, norms = np.random.default_rng(count), OneDNNBatchNorm(load_runtime("cpu"))
     for _ in range(count):
         monkeypatch.setattr(
-            "neonlite.backend.runtimes.onednn.batch_norm.ROW_BLOCK_SIZE", int(rng.choice([1, 5000, 1 << 19]))
+            "neonlite.backend.runtimes.onednn.products.ROW_BLOCK_SIZE", int(rng.choice([1, 5000, 1 << 19]))
         )
         shape = tuple(int(n) for n in rng.integers((1, 2), (50, 3000)))
         eps, offset, rho = float(rng.choice([1e-5, 1e-3, 0.1])), rng.normal(0, 30), float(rng.random())

@@ -15,11 +15,11 @@ from helpers.onednn_primitives import HERE, Array, counts, every_dtype, needs
 
 from neonlite import Backend
 from neonlite.backend import thread_pool
-from neonlite.backend.onehot import OneHot
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.runtimes import native
-from neonlite.backend.runtimes.onednn import matmul
-from neonlite.backend.runtimes.onednn.matmul import OneDNNMatmul
+from neonlite.backend.runtimes.onednn import products
+from neonlite.backend.runtimes.onednn.products import OneDNNMatmul
+from neonlite.backend.tensor import OneHot
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def sgemm_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Give products of all sizes to oneDNN; return the list to which each call of dnnl_sgemm appends 1."""
     calls: list[int] = []
     run = OneDNNMatmul._run_sgemm
-    monkeypatch.setattr(matmul, "MIN_WORK", 0)
-    monkeypatch.setattr(matmul, "min_gemm_work", lambda: 0)
+    monkeypatch.setattr(products, "MIN_WORK", 0)
+    monkeypatch.setattr(products, "min_gemm_work", lambda: 0)
     monkeypatch.setattr(OneDNNMatmul, "_run_sgemm", lambda *args: calls.append(1) or run(*args))
     return calls
 

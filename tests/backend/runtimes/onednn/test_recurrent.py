@@ -16,8 +16,8 @@ from helpers.recurrent_textbook import compare
 
 from neonlite import Backend, cleanup_backend, gen_backend
 from neonlite.backend import thread_pool
-from neonlite.backend.onehot import OneHot
 from neonlite.backend.runtimes.onednn import bindings, convolution
+from neonlite.backend.tensor import OneHot
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import (
     GRU,

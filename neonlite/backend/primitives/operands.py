@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from neonlite.backend.lifecycle import check_open
+from neonlite.backend.base import check_open
 from neonlite.backend.planning.layout import (
     ImageOperand,
     ImageShape,
@@ -21,9 +21,8 @@ from neonlite.backend.planning.layout import (
     write_chwn,
     write_nhwc,
 )
-from neonlite.backend.primitives.geometry import LayerObject
-from neonlite.backend.tensor import Tensor
-from neonlite.backend.tensor_views import overlap
+from neonlite.backend.primitives.geometry import LayerObject, with_error_prefix
+from neonlite.backend.tensor import Tensor, overlap
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.typing import NativeArray

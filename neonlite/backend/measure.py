@@ -1,8 +1,10 @@
-"""Memory tracking: bytes allocated for tensors, arenas and workspaces, their peak, and errors of allocations."""
+"""Measurements of a backend: memory and its peak, timing marks, and histograms of tensors."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -10,13 +12,26 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neonlite.backend.base import BackendBase
-from neonlite.backend.format import format_bytes
 from neonlite.backend.lock import create_lock
+from neonlite.backend.validation import integer
 
 if TYPE_CHECKING:
     from neonlite.backend.planning.layout import LayoutCache
     from neonlite.backend.runtimes.base import Runtime
+    from neonlite.backend.tensor import Tensor
     from neonlite.typing import NativeArray
+
+
+def format_bytes(nbytes: float) -> str:
+    """Return a number of bytes, formatted: 1.5 kB."""
+    for unit in ("B", "kB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} GB"
+
+
+# --- memory tracking: bytes allocated for tensors, arenas and workspaces, their peak, and errors of allocations ---
 
 MAX_PENDING_RECORDS = 1000  # records in the queue before they are added to the totals
 
@@ -247,3 +262,147 @@ def out_of_memory_error(runtime: Runtime, what: str) -> OutOfMemoryError:
         "batch size, use dtype='float16', or delete unused tensors. model.summary(data) and be.dry_run() report "
         "the required memory in advance."
     )
+
+
+# --- timing marks of a backend, as in neon: record the time at which work is finished ---
+
+
+class Mark:
+    """A timing mark: the clock in seconds, None until recorded."""
+
+    seconds: float | None = None
+
+
+class TimingMethods(BackendBase):
+    """The methods of ``Backend`` for timing marks."""
+
+    def init_mark(self) -> Mark:
+        """Create a timing mark.
+
+        Returns
+        -------
+        Mark
+            A mark for ``record_mark``.
+        """
+        return Mark()
+
+    def record_mark(self, marker: Mark) -> None:
+        """Record the time at which all work so far is finished.
+
+        Parameters
+        ----------
+        marker : Mark
+            The mark.
+        """
+        self.runtime.synchronize()
+        marker.seconds = time.perf_counter()
+
+    def synchronize_mark(self, marker: Mark) -> None:
+        """Wait until the work before a mark is finished.
+
+        Parameters
+        ----------
+        marker : Mark
+            A recorded mark.
+        """
+        self.runtime.synchronize()
+
+    def get_time(self, start: Mark, end: Mark) -> float:
+        """Return the time between two marks.
+
+        Parameters
+        ----------
+        start, end : Mark
+            Recorded marks.
+
+        Returns
+        -------
+        float
+            Milliseconds.
+
+        Raises
+        ------
+        ValueError
+            A mark is not recorded.
+        """
+        if start.seconds is None or end.seconds is None:
+            raise ValueError(
+                "be.get_time: expected two recorded marks, got one that is not. Call be.record_mark first."
+            )
+        return (end.seconds - start.seconds) * 1e3
+
+
+# --- histograms of tensors: the number of elements of each magnitude, in bins of powers of two ---
+
+
+class HistogramMethods(BackendBase):
+    """The methods of ``Backend`` for histograms."""
+
+    hist_bins = 64
+    hist_offset = -48
+
+    def set_hist_buffers(self, hist_bins: int, hist_offset: int) -> None:
+        """Set the bins of ``Tensor.hist``, and delete all histograms.
+
+        Parameters
+        ----------
+        hist_bins : int
+            The number of bins, one for each power of two; initially 64.
+        hist_offset : int
+            The exponent of the first bin; initially -48.
+        """
+        bins = integer("be.set_hist_buffers: hist_bins", hist_bins)
+        offset = integer("be.set_hist_buffers: hist_offset", hist_offset, -math.inf)
+        self.hist_bins, self.hist_offset, self.hist_buf = bins, offset, {}
+
+    def histogram(self, t: Tensor, tag: str) -> Tensor:
+        """Count the elements of a tensor by magnitude, in bins of powers of two.
+
+        bin = rint(log2 |x|) - hist_offset, clipped to the first and the last bin. NaN is not counted.
+
+        Parameters
+        ----------
+        t : Tensor
+            The tensor.
+        tag : str
+            The name of the histogram for ``dump_hist_data``.
+
+        Returns
+        -------
+        Tensor
+            The counts, (1, hist_bins), int32.
+        """
+        values = self.astype(t, "float64" if t.info.dtype == "float64" else "float32")
+        exponent = self.rint(self.log2(self.absolute(values)))
+        bin_index = self.clip(exponent - self.hist_offset, 0, self.hist_bins - 1)
+        is_number = values == values
+        bin_ids = self.astype(self.where(is_number, bin_index, 0), "int32")
+        counts = self.build(
+            "scatter_add",
+            self.reshape(self.astype(is_number, "int32"), -1, 1),
+            self.reshape(bin_ids, -1, 1),
+            axis=0,
+            size=self.hist_bins,
+        )
+        if tag not in self.hist_buf:
+            self.hist_buf[tag] = self.zeros((1, self.hist_bins), dtype="int32")
+        self.hist_buf[tag][:] = self.reshape(counts, 1, self.hist_bins)
+        return self.hist_buf[tag]
+
+    def dump_hist_data(self) -> tuple[Tensor, dict[str, int]]:
+        """Return all histograms, and delete them.
+
+        Returns
+        -------
+        data : Tensor
+            The counts, (number of tags, hist_bins), int32.
+        tags : dict
+            The row of each tag.
+        """
+        rows = list(self.hist_buf.values())
+        data = self.zeros((len(rows), self.hist_bins), dtype="int32")
+        if rows:
+            data[:] = self.concat(rows, axis=0)
+        tags = {tag: row for row, tag in enumerate(self.hist_buf)}
+        self.hist_buf = {}
+        return data, tags

@@ -10,10 +10,10 @@ import numpy as np
 from neonlite.backend.base import BackendBase
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.layout import read_chwn
-from neonlite.backend.primitives.primitive_operands import (
+from neonlite.backend.primitives.geometry import check_ints
+from neonlite.backend.primitives.operands import (
     as_contiguous,
     check_floats,
-    check_ints,
     check_same_dtype,
     check_tensors,
     output_buffer,

@@ -6,22 +6,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from neonlite.backend.base import BackendBase
+from neonlite.backend.base import BackendBase, check_open
 from neonlite.backend.errstate import ignore_fp_errors, restore_fp_errors
-from neonlite.backend.lifecycle import check_open
 from neonlite.backend.planning.layout import read_chwn, write_chwn
-from neonlite.backend.primitives.primitive_operands import (
+from neonlite.backend.primitives.geometry import check_ints, with_error_prefix
+from neonlite.backend.primitives.operands import (
     as_contiguous,
     check_floats,
-    check_ints,
     check_same_dtype,
     check_tensors,
     compute_dtype,
-    with_error_prefix,
 )
-from neonlite.backend.recording import recording
-from neonlite.backend.tensor import Tensor
-from neonlite.backend.tensor_views import overlap
+from neonlite.backend.replay import recording
+from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_shape
 from neonlite.dtypes import HALF_DTYPES
 from neonlite.messages import describe

@@ -12,12 +12,11 @@ import numpy as np
 from neonlite.backend.base import BackendBase
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.layout import find_images
-from neonlite.backend.primitives.geometry import ConvLayer, LayerObject, LRNLayer, PoolLayer
-from neonlite.backend.primitives.primitive_operands import (
+from neonlite.backend.primitives.geometry import ConvLayer, LayerObject, LRNLayer, PoolLayer, check_ints
+from neonlite.backend.primitives.operands import (
     as_contiguous,
     as_nhwc_matrices,
     check_floats,
-    check_ints,
     check_layer_shapes,
     check_tensors,
     image_operand,

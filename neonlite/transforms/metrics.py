@@ -1,16 +1,30 @@
-"""Metrics of classification: F1 score, area under the ROC curve, and confusion matrix."""
+"""Metrics of classification and regression, and the short names of metrics."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from neonlite.backend.validation import boolean, check_number, one_of
+from neonlite.backend.validation import boolean, check_number, expected_argument, instance, one_of
 from neonlite.messages import describe
+from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand
-from neonlite.transforms.metric import has_nan, require_columns, split_columns
-from neonlite.transforms.transform import Metric, Outputs, Targets
+from neonlite.transforms.metric import (
+    Accuracy,
+    BitsPerCharacter,
+    ColumnMetric,
+    EditDistance,
+    LogLoss,
+    Misclassification,
+    Perplexity,
+    SequenceAccuracy,
+    TopKMisclassification,
+    has_nan,
+    require_columns,
+    split_columns,
+)
+from neonlite.transforms.transform import Cost, Metric, Outputs, Targets
 
 if TYPE_CHECKING:
     import numpy as np
@@ -349,3 +363,242 @@ def check_class_count(owner: F1 | ConfusionMatrix, count: int) -> None:
     """Raise ValueError if there are names, but not one for each class."""
     if owner.class_names and len(owner.class_names) != count:
         raise ValueError(f"{owner.classnm}: expected class_names of {count} classes, got {owner.class_names}")
+
+
+# --- metrics of regression: mean squared error, mean absolute error, and the coefficient of determination R2 ---
+
+
+class ErrorMetric(ColumnMetric):
+    """Base class of metrics of the errors ``y - t``, which are computed in float32 from 16-bit outputs."""
+
+    greater_is_better = False
+
+    def errors(self, y: Operand, t: Operand) -> Operand:
+        """Return ``y - t``, (F, N).
+
+        Parameters
+        ----------
+        y, t : Tensor or op-tree
+            Outputs and targets (F, N).
+        """
+        y, t = (widen_half(self.be, x) for x in (y, t))
+        return y - t
+
+
+class MeanSquaredError(ErrorMetric):
+    """Mean squared error: the mean of ``(y - t)^2`` over rows and columns, y and t (F, N).
+
+    It is twice the cost ``MeanSquared``. With targets (t, mask), columns are weighted by the mask.
+
+    Parameters
+    ----------
+    name : str, optional
+        Name of the object.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> MeanSquaredError()(be.array([[1.0, 2.0]]), be.array([[1.0, 4.0]]))
+    2.0
+    """
+
+    metric_names: Sequence[str] = ("MeanSquaredError",)
+
+    def metric_values(self, y: Operand, t: Operand) -> Operand:
+        return self.be.mean(self.be.square(self.errors(y, t)), axis=0)
+
+
+class MeanAbsoluteError(ErrorMetric):
+    """Mean absolute error: the mean of ``|y - t|`` over rows and columns, y and t (F, N).
+
+    With targets (t, mask), columns are weighted by the mask.
+
+    Parameters
+    ----------
+    name : str, optional
+        Name of the object.
+    """
+
+    metric_names: Sequence[str] = ("MeanAbsoluteError",)
+
+    def metric_values(self, y: Operand, t: Operand) -> Operand:
+        return self.be.mean(self.be.absolute(self.errors(y, t)), axis=0)
+
+
+class R2(Metric):
+    """Coefficient of determination: the mean over rows of ``1 - sum_n (y_n - t_n)^2 / sum_n (t_n - mean(t))^2``.
+
+    y and t are (F, N); sums and means are over all columns of the data set. 1 is the best value; predicting the mean of
+    the targets gives 0. A row whose targets are all equal gives 1 if all errors are 0, else 0. With targets (t, mask),
+    columns are weighted by the mask.
+
+    Parameters
+    ----------
+    name : str, optional
+        Name of the object.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> R2()(be.array([[1.0, 2.0, 4.0]]), be.array([[1.0, 2.0, 3.0]]))
+    0.5
+    """
+
+    metric_names: Sequence[str] = ("R2",)
+    greater_is_better = True
+
+    def column_values(self, y: Outputs, t: Targets) -> Operand:
+        return self.be.concat(split_columns(self, y, t))
+
+    def sums(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> tuple[NDArray[np.float64], float]:
+        """Return, for each row, the sum of the squared errors, the mean of the targets, and their squared deviations.
+
+        The deviations are those from the mean of this minibatch, which avoids the cancellation of large sums.
+
+        Parameters
+        ----------
+        y, t : Tensor or op-tree
+            Outputs and targets (F, N).
+        calcrange : slice or list of int
+            The columns to use (default: all).
+
+        Returns
+        -------
+        sums : ndarray
+            (3, F).
+        count : float
+            Total weight of the columns.
+        """
+        values = self.select_columns(y, t, calcrange)
+        values = values[:, values[-1] != 0]  # masked columns may contain NaN
+        F, weights = len(values) // 2, values[-1]
+        outputs, targets, count = values[:F], values[F:-1], weights.sum()
+        means = (targets @ weights) / (count or 1)
+        parts = [(outputs - targets) ** 2 @ weights, means, (targets.T - means).T ** 2 @ weights]
+        return values.__array_namespace__().stack(parts), float(count)
+
+    def merge(self, parts: Sequence[tuple[NDArray[np.float64], float]]) -> tuple[NDArray[np.float64], float]:
+        """Combine minibatches: their deviations, and those of their means from the mean of all.
+
+        Parameters
+        ----------
+        parts : sequence of (ndarray, float)
+            The results of ``sums`` of each minibatch.
+
+        Returns
+        -------
+        sums : ndarray
+            (3, F), as ``sums`` returns it.
+        count : float
+            Total weight of the columns.
+
+        References
+        ----------
+        Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983, equation 2.1.
+        """
+        total, count = super().merge(parts)
+        mean = sum(n * sums[1] for sums, n in parts) / (count or 1)
+        total[1] = mean
+        total[2] += sum(n * (sums[1] - mean) ** 2 for sums, n in parts)
+        return total, count
+
+    def compute(self, sums: NDArray[np.float64], count: float) -> Sequence[float]:
+        require_columns(self, count)
+        errors, means, deviations = sums
+        is_constant = deviations <= count * (1e-12 * means) ** 2  # up to rounding
+        scores = [
+            (e if math.isnan(e) else float(e == 0)) if constant else 1 - e / d
+            for e, d, constant in zip(errors.tolist(), deviations.tolist(), is_constant.tolist(), strict=True)
+        ]
+        return [sum(scores) / len(scores)]
+
+
+# --- the short names of metrics, such as "mse", and the conversion of names and costs to metrics ---
+
+METRICS: dict[str, Callable[[], Metric]] = {
+    "accuracy": Accuracy,
+    "misclassification": Misclassification,
+    "error": Misclassification,
+    "top5": lambda: TopKMisclassification(5),
+    "log_loss": LogLoss,
+    "f1": F1,
+    "f1_macro": F1,
+    "f1_micro": lambda: F1(average="micro"),
+    "roc_auc": ROCAUC,
+    "confusion_matrix": ConfusionMatrix,
+    "mse": MeanSquaredError,
+    "mae": MeanAbsoluteError,
+    "r2": R2,
+    "perplexity": Perplexity,
+    "bits_per_character": BitsPerCharacter,
+    "sequence_accuracy": SequenceAccuracy,
+    "edit_distance": EditDistance,
+}
+
+
+def recorded_name(name: str) -> str:
+    """Return the name of the value of a metric that is given by its short name; other names are unchanged."""
+    names = METRICS[name]().metric_names if name in METRICS else ()
+    return names[0] if len(names) == 1 else name
+
+
+class CostMetric(ColumnMetric):
+    """The mean of a cost over columns, as a metric. With targets (t, mask), columns are weighted by the mask.
+
+    Parameters
+    ----------
+    cost : Cost
+        The cost, such as MeanSquared().
+    name : str, optional
+        Name of the object.
+    """
+
+    greater_is_better = False
+
+    def __init__(self, cost: Cost, name: str | None = None) -> None:
+        super().__init__(name)
+        self.cost = instance("CostMetric: cost", cost, Cost, "a cost, such as MeanSquared(),")
+        self.metric_names: Sequence[str] = (cost.classnm,)
+
+    def metric_values(self, y: Operand, t: Operand) -> Operand:
+        self.cost.be = self._be
+        return self.cost(y, t)
+
+
+def get_metric(metric: str | Metric | Cost) -> Metric:
+    """Return a metric for a short name, such as "mse", for a cost, or the metric itself.
+
+    Parameters
+    ----------
+    metric : str, Metric or Cost
+        The name: "accuracy", "misclassification" or "error", "top5", "log_loss", "f1" or "f1_macro", "f1_micro",
+        "roc_auc", "confusion_matrix", "mse", "mae", "r2", "perplexity", "bits_per_character", "sequence_accuracy",
+        "edit_distance". A cost becomes the metric of its mean over all columns.
+
+    Returns
+    -------
+    Metric
+        A new metric, or ``metric`` itself.
+
+    Raises
+    ------
+    TypeError
+        ``metric`` is of another type, such as a class.
+    ValueError
+        There is no metric of this name.
+
+    Examples
+    --------
+    >>> from neonlite.transforms import MeanSquared, get_metric
+    >>> get_metric("mse").metric_names, get_metric(MeanSquared()).metric_names
+    (('MeanSquaredError',), ('MeanSquared',))
+    """
+    if isinstance(metric, str):
+        if metric not in METRICS:
+            raise ValueError(expected_argument("get_metric: metric", f"one of {', '.join(map(repr, METRICS))}", metric))
+        return METRICS[metric]()
+    if isinstance(metric, Cost):
+        return CostMetric(metric)
+    return instance("get_metric: metric", metric, Metric, "a metric, such as Accuracy(), or its name, such as 'mse',")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Tensor
-from neonlite.backend.tensor_conversion import display_values, format_values
+from neonlite.backend.tensor import display_values, format_values
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label
 from neonlite.ops import Op, missing_gradient
@@ -60,7 +60,7 @@ def explore(tree: OpTreeNode, max_nodes: int | None = 40) -> anywidget.AnyWidget
     ('sqr: x^2', '[[2. 4.]]')
     """
     from neonlite.visualize.drawing import draw
-    from neonlite.visualize.graph import OpTreeGraph
+    from neonlite.visualize.text import OpTreeGraph
 
     if not isinstance(tree, OpTreeNode):
         raise TypeError(f"explore: expected an op-tree, got {describe(tree)}")
