@@ -58,7 +58,7 @@ LEVELS = {
     "neonlite.array_namespace": 3,
     "neonlite.autodiff": 3,
     "neonlite.contraction": 3,
-    "neonlite.visualize.explorer": 3,
+    "neonlite.explorer": 3,
     "neonlite.gradcheck": 3,
     "neonlite.layers": 4,
     "neonlite.transforms": 4,
