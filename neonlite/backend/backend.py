@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, cast
 
 import numpy as np
 
+from neonlite.array_namespace import Namespace
 from neonlite.backend.base import BackendBase
 from neonlite.backend.batch_size import BatchSize, BatchSizeMethods, ShardMethods
 from neonlite.backend.cache import Cache, clear_caches
@@ -33,14 +34,11 @@ from neonlite.backend.runtimes.meta import MetaRuntime
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import called_from, checks_arguments, integer, one_of
 from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.gradcheck import check_grad
 from neonlite.name_hints import BACKEND, add_hints
 from neonlite.optree import Operand
 from neonlite.tree_structure import MAX_STRUCTURE_BYTES, structure_bytes
 from neonlite.typing import DTypeLike
-
-if TYPE_CHECKING:
-    from neonlite.array_namespace import Namespace
-    from neonlite.gradcheck import check_grad
 
 MAX_CHECKED_DOT_INFOS = 1024
 _backend_ids = itertools.count(1)
@@ -176,10 +174,9 @@ class Backend(
         The runtime is not installed.
     """
 
+    check_grad = check_grad
     if TYPE_CHECKING:
         __getattr__: Callable[[Never], Never]  # type: ignore[assignment, misc]  # other attributes are errors
-        check_grad = check_grad  # set by neonlite.gradcheck, which imports this module
-    namespace_type: type[Namespace]  # set by neonlite.array_namespace
 
     @checks_arguments
     def __init__(
@@ -225,7 +222,7 @@ class Backend(
             weakref.WeakValueDictionary()
         )  # ``distribute_data``
         self.plan_cache = PlanCache(self.memory_tracker)
-        self.array_api = self.namespace_type(self)  # not a property, so that Jupyter completes its names
+        self.array_api = Namespace(self)  # not a property, so that Jupyter completes its names
 
     @classmethod
     def allocate_backend(cls, /, name: str, **options: object) -> Self:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from weakref import WeakValueDictionary
+
+# the functions of ``current.py``, which sets them, for the modules below it
+current_backend: Callable[[], Any]
+use_backend: Callable[[Any], AbstractContextManager[Any]]
 
 
 class Untracked:

@@ -135,7 +135,7 @@ class LayoutCache:
         self.buffer: NativeArray = None  # flat, of at least as many elements as the images
         self.allocation: Allocation | None = None  # of the buffer, in the memory tracker
         # (buffer, its view as a tensor (all pixels, channels)), once requested
-        self.matrix_view: tuple[NativeArray, TensorBase] | None = None
+        self.matrix_view: tuple[NativeArray, Any] | None = None
 
     def materialize(self) -> None:
         """Copy the NHWC values to the CHWN memory unless it already holds them."""
