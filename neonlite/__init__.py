@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from neonlite import array_namespace as array_namespace
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Tensor, cleanup_backend, gen_backend
+from neonlite.explorer import explore
 from neonlite.gradcheck import check_grad
 from neonlite.name_hints import MODULES as _LAZY_MODULES
 from neonlite.name_hints import module_getattr
 from neonlite.version import __version__
-from neonlite.visualize.explorer import explore
 
 __all__ = [
     "Autodiff",
