@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from neonlite.dtypes import LIMITS
 from neonlite.messages import describe
-from neonlite.name_hints import OPERAND, add_hints, hide_unknown, synonyms
-from neonlite.ops import OP_TABLE
+from neonlite.name_hints import OPERAND, add_hints, hide_unknown
+from neonlite.ops import OP_TABLE, SYNONYMS
 from neonlite.ops.shapes import Shape
 from neonlite.tree_structure import Info, info_of
 from neonlite.typing import AxisLike, DTypeLike, NestedLists, NumPyArray, Operand, OperandLike
@@ -390,7 +390,7 @@ add_hints(OPERAND)(ArrayMethods)
 for _op in OP_TABLE:
     if _op.kind == "elementwise":
         _call = f"be.{_op.method}({', '.join(['{t}', 'x', 'y'][: _op.arity])})"
-        add_hints({_call: " ".join([_op.method, *synonyms(_op.method)])})(ArrayMethods)
+        add_hints({_call: _op.names})(ArrayMethods)
 
 
 # {ufunc: operator}, where the operator chooses the op by the shapes or dtypes of its operands
@@ -415,15 +415,10 @@ def _reduction(name: str) -> Callable[..., Any]:
     def reduce(be: Any, a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = True) -> Any:
         return getattr(_operand(be, a), name)(axis=axis, out=out, keepdims=keepdims)
 
-    return reduce
+    def reduce_with_dtype(be: Any, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any) -> Any:
+        return reduce(be, a if dtype is None else be.astype(a, dtype), axis, out, **options)
 
-
-def _reduction_with_dtype(name: str) -> Callable[..., Any]:
-    def reduce(be: Any, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = True) -> Any:
-        x = a if dtype is None else be.astype(a, dtype)
-        return getattr(_operand(be, x), name)(axis=axis, out=out, keepdims=keepdims)
-
-    return reduce
+    return reduce_with_dtype if name in ("mean", "prod", "std", "sum", "var") else reduce
 
 
 def _clip(
@@ -464,10 +459,7 @@ SAME_ARGUMENTS = (
 )
 # {function: what it returns}, with NumPy's names and order of arguments
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: _reduction_with_dtype(name) for name in ("mean", "prod", "std", "sum", "var")},
-    **{name: _reduction(name) for name in ("all", "any", "argmax", "argmin", "max", "min")},
-    "amax": _reduction("max"),
-    "amin": _reduction("min"),
+    **{name: _reduction(method) for method in REDUCTIONS for name in (method, *SYNONYMS.get(method, ()))},
     "argsort": lambda be, a, axis=-1: be.argsort(a, axis),
     "clip": _clip,
     "copy": lambda be, a: be.array(a, a.info.dtype),
