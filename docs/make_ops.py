@@ -8,9 +8,9 @@ from typing import Any
 
 from neonlite import Backend
 from neonlite.backend.tree_methods import TreeMethods
+from neonlite.explorer import format_gradient_rule, operand_names
 from neonlite.name_hints import synonyms
 from neonlite.ops import OP_TABLE, Op, missing_gradient
-from neonlite.visualize.explorer import format_gradient_rule, operand_names
 
 HEAD = """# The ops
 

@@ -11,11 +11,11 @@ from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Te
 
 # isort: split
 from neonlite.autodiff import Autodiff
+from neonlite.explorer import explore
 from neonlite.gradcheck import check_grad
 from neonlite.name_hints import MODULES as _LAZY_MODULES
 from neonlite.name_hints import module_getattr
 from neonlite.version import __version__
-from neonlite.visualize.explorer import explore
 
 __all__ = [
     "Autodiff",

@@ -1,6 +1,6 @@
 """Backend methods that build op-trees: those of tree_methods.py, and one per op, generated from the op table.
 
-``make_method`` creates the function with its name, signature and docstring. ``python -m neonlite.stubgen``
+``make_method`` creates the function with its name, signature and docstring. ``python docs/make_stubs.py``
 writes the type stub op_methods.pyi, for editors and type checkers.
 """
 

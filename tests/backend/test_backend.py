@@ -231,7 +231,7 @@ def test_the_current_backend_can_be_set():
 def test_a_backend_that_cannot_be_created_leaves_the_current_one(monkeypatch):
     be = gen_backend("cpu")
     monkeypatch.setitem(sys.modules, "array_api_strict", None)
-    monkeypatch.delitem(sys.modules, "neonlite.backend.runtimes.native", raising=False)
+    monkeypatch.delitem(sys.modules, "neonlite.backend.runtimes.array_api", raising=False)
     for error, message, options in [
         (ValueError, r"one of \('cpu', .*'strict'.*\), got 'cpus'\. Did you mean 'cpu'", {"backend": "cpus"}),
         (ImportError, "pip install array-api-strict", {"backend": "strict"}),
