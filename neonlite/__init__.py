@@ -6,7 +6,6 @@ The modules of networks, such as ``neonlite.layers``, and the class ``Model`` ar
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from neonlite import array_namespace as array_namespace
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Tensor, cleanup_backend, gen_backend
 from neonlite.explorer import explore

@@ -14,9 +14,9 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
-from neonlite.backend import Backend, Tensor, current_backend
+from neonlite.backend import base
 from neonlite.backend.base import BackendBase
-from neonlite.backend.tensor import overlap, view_steps
+from neonlite.backend.tensor import Tensor, overlap, view_steps
 from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label, listed
@@ -254,7 +254,7 @@ class Autodiff:
         key = (id(be), id(error), known, allow_unused)
         cache: GradientCache | None = getattr(tree, "_autodiff", None)
         if cache is None or cache.key != key:
-            be = current_backend() if be is None else be
+            be = base.current_backend() if be is None else be
             cache = tree._autodiff = GradientCache(key, tree, be, error, values or {}, allow_unused)
         self = cache.autodiff()
         if self is None:
@@ -354,9 +354,9 @@ class Autodiff:
         parts: list[Operand] = []  # the gradients of the tensor that owns the memory
         for leaf in leaves:
             dx = grads[id(leaf)]
-            for base, op, attrs in view_steps(leaf):
-                node, rule = self.be.build(op, base, **attrs), OPS[op].grad or missing_gradient
-                dx = self._unbroadcast(rule(self.be, dx, node, base, **attrs)[0], base)
+            for parent, op, attrs in view_steps(leaf):
+                node, rule = self.be.build(op, parent, **attrs), OPS[op].grad or missing_gradient
+                dx = self._unbroadcast(rule(self.be, dx, node, parent, **attrs)[0], parent)
             parts.append(dx)
         total = reduce(add, parts)
         for _, op, attrs in reversed(list(view_steps(x))):
@@ -380,7 +380,7 @@ class GradientCache:
         allow_unused: bool,
     ) -> None:
         if be is not op_tree.backend:
-            kind = ValueError if isinstance(be, Backend) else TypeError
+            kind = ValueError if isinstance(be, BackendBase) else TypeError
             raise kind(f"Autodiff: expected the backend of the tree, {op_tree.backend!r}, got {describe(be)}")
         for node, tensor in values.items():
             if not isinstance(tensor, Tensor) or tensor.backend is not be or tensor.shape != node.shape:

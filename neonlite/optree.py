@@ -15,8 +15,8 @@ arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, overload
 
 from neonlite import numpy_methods
 from neonlite.messages import describe
@@ -34,13 +34,12 @@ from neonlite.tree_inference import (
 )
 from neonlite.tree_structure import STATIC_INTS, Attrs, Info, Leaves, Triple, matrix_transpose_axes
 from neonlite.tree_structure import postorder as postorder
-from neonlite.typing import DTypeLike, NumPyArray, OperandLike, ShapeLike
+from neonlite.typing import AxisLike, DTypeLike, NumPyArray, OperandLike, ShapeLike
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from neonlite.backend.base import BackendBase
-    from neonlite.backend.tensor import Tensor
     from neonlite.visualize import Steps
 
 MAX_TRACKED_LEAVES = 128  # a node with more leaves does not store them; its tree is traversed when it runs
@@ -188,6 +187,46 @@ class Operand(ArrayMethods):
     __or__, __ror__ = _bitwise_operator("or")
     __xor__, __rxor__ = _bitwise_operator("xor")
 
+    if TYPE_CHECKING:  # the types of the methods of ArrayMethods; ``out`` is a tensor
+
+        @overload
+        def _reduction(self, axis: AxisLike = ..., out: None = None, keepdims: bool = True) -> OpTreeNode: ...
+        @overload
+        def _reduction(self, axis: AxisLike = ..., *, out: Target, keepdims: bool = True) -> Target: ...
+        @overload
+        def _reduction(self, axis: AxisLike, out: Target, keepdims: bool = True) -> Target: ...
+        def _reduction(self, axis: object = None, out: object = None, keepdims: bool = True) -> object: ...
+
+        all = any = argmax = argmin = max = mean = min = prod = std = sum = var = _reduction
+
+        @overload
+        def transpose(self, *axes: int | Sequence[int] | None, out: None = None) -> Self: ...
+        @overload
+        def transpose(self, *axes: int | Sequence[int] | None, out: Target) -> Target: ...
+        @overload
+        def transpose(self, out: Target, /) -> Target: ...
+        def transpose(self, *axes: object, out: object = None) -> object: ...
+        @overload
+        def clip(
+            self, min: OperandLike | None = ..., max: OperandLike | None = ..., out: None = None
+        ) -> OpTreeNode: ...
+        @overload
+        def clip(self, min: OperandLike | None = ..., max: OperandLike | None = ..., *, out: Target) -> Target: ...
+        @overload
+        def clip(self, min: OperandLike | None, max: OperandLike | None, out: Target) -> Target: ...
+        def clip(self, min: object = None, max: object = None, out: object = None) -> object: ...
+        @overload
+        def round(self, decimals: int = 0, out: None = None) -> OpTreeNode: ...
+        @overload
+        def round(self, decimals: int = 0, *, out: Target) -> Target: ...
+        @overload
+        def round(self, decimals: int, out: Target) -> Target: ...
+        def round(self, decimals: int = 0, out: object = None) -> object: ...
+        def __round__(self, ndigits: int | None = None) -> OpTreeNode: ...
+        def astype(self, dtype: DTypeLike) -> Operand: ...
+        def ravel(self) -> Operand: ...
+        def flatten(self) -> Operand: ...
+
     def __invert__(self) -> OpTreeNode:
         return create_node(OPS["bitwise_invert" if _is_integer(self) else "logical_not"], self)
 
@@ -204,7 +243,7 @@ class Operand(ArrayMethods):
     __iand__, __ior__, __ixor__ = _in_place("&=", __and__), _in_place("|=", __or__), _in_place("^=", __xor__)
     __ilshift__, __irshift__ = _in_place("<<=", __lshift__), _in_place(">>=", __rshift__)
 
-    def astensor(self) -> Tensor:
+    def astensor(self) -> Any:
         """Evaluate the tree, or copy the tensor.
 
         Returns
@@ -260,7 +299,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         op: str,
         a: OperandLike,
         b: OperandLike | None = None,
-        out: Tensor | None = None,
+        out: Operand | None = None,
         **attrs: object,
     ) -> Operand:
         """Return a node with shape inference and checks.
@@ -356,7 +395,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
 
     # --- evaluation ---
 
-    def execute(self) -> Tensor:
+    def execute(self) -> Any:
         """Run a tree whose root is 'assign'.
 
         Returns

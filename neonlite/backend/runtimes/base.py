@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 import numpy as np
 
 from neonlite.backend.errstate import IgnoreFPErrors
-from neonlite.backend.measure import MemoryTracker, allocate_tracked
+from neonlite.backend.measure import Allocation, DeviceMemory, MemoryTracker, OutOfMemoryError, format_bytes
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.planning.steps import Step
@@ -257,7 +257,35 @@ class Runtime:
         """Return ``nbytes`` bytes of new memory, an array of uint8."""
         return self.xp.empty(nbytes, dtype=self.dtype("uint8"))
 
-    allocate_tracked = allocate_tracked  # for arenas and workspaces
+    def allocate_tracked(
+        self, kind: str, purpose: str, nbytes: int, allocate: Callable[[], NativeArray]
+    ) -> tuple[NativeArray, Allocation]:
+        """Allocate an arena or a workspace; return it with its record in the memory tracker.
+
+        ``kind`` is "arena" or "workspaces". If ``allocate`` fails, raises OutOfMemoryError with the purpose.
+        """
+        self.check_device()
+        try:
+            buffer = allocate()
+        except MemoryError as error:
+            raise self.out_of_memory_error(f"{purpose}, {format_bytes(nbytes)}") from error
+        return buffer, self.memory_tracker.track(nbytes, kind)
+
+    def allocation_error(self, error: Exception, what: str) -> Exception:
+        """Convert an error of the library to a more specific one; ``what`` describes the allocation that failed."""
+        error = self.translate_error(error)
+        is_bare = isinstance(error, MemoryError) and not isinstance(error, OutOfMemoryError)
+        return self.out_of_memory_error(what) if is_bare else error
+
+    def out_of_memory_error(self, what: str) -> OutOfMemoryError:
+        """Return the error of a failed allocation, with allocated and free bytes and how to use less memory."""
+        info = self.mem_get_info()
+        free = f", {DeviceMemory(*info)} on the device" if info else ""
+        return OutOfMemoryError(
+            f"out of memory allocating {what}: {self.name!r} holds {self.memory_tracker.usage()}{free}. Reduce the "
+            "batch size, use dtype='float16', or delete unused tensors. model.summary(data) and be.dry_run() report "
+            "the required memory in advance."
+        )
 
     # --- random numbers ---
 
