@@ -417,8 +417,10 @@ def _reduction(name: str) -> Callable[..., Any]:
     def reduce(be: Any, a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = True) -> Any:
         return getattr(_operand(be, a), name)(axis=axis, out=out, keepdims=keepdims)
 
-    def reduce_with_dtype(be: Any, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any) -> Any:
-        return reduce(be, a if dtype is None else be.astype(a, dtype), axis, out, **options)
+    def reduce_with_dtype(
+        be: Any, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = True
+    ) -> Any:
+        return reduce(be, a if dtype is None else be.astype(a, dtype), axis, out, keepdims=keepdims)
 
     return reduce_with_dtype if name in ("mean", "prod", "std", "sum", "var") else reduce
 
