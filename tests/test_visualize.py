@@ -12,7 +12,7 @@ from helpers.parametrize import DEEP
 import neonlite as nl
 from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode, postorder
-from neonlite.visualize.drawing import separate_positions
+from neonlite.visualize import separate_positions
 from neonlite.visualize.text import COMMUTATIVE, format_first_values
 
 SVG = "{http://www.w3.org/2000/svg}"

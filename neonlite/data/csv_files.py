@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.data.file_formats import read_chunks
-from neonlite.encoders.columns import TEXT
+from neonlite.encoders import TEXT
 from neonlite.encoders.inputs import MAX_CATEGORIES, TableEncoder
 from neonlite.encoders.targets import ClassEncoder, TargetEncoder
 from neonlite.messages import describe, listed

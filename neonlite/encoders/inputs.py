@@ -15,7 +15,7 @@ from neonlite.backend.validation import check_number, check_numbers, distinct, i
 from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
 from neonlite.data.text import PAD, UNK, get_tokenizer
 from neonlite.dtypes import is_real_array
-from neonlite.encoders.columns import (
+from neonlite.encoders import (
     Column,
     finite_numbers,
     frame_columns,

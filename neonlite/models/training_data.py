@@ -14,7 +14,7 @@ from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import Minibatch, row_shape, to_array
 from neonlite.data.minibatches import IntegerRange, MinibatchBuffers, Preprocessing
 from neonlite.dtypes import is_real_array
-from neonlite.encoders.columns import read_column
+from neonlite.encoders import read_column
 from neonlite.encoders.inputs import (
     MAX_TEXT_TOKENS,
     ArrayEncoder,
