@@ -39,7 +39,6 @@ from neonlite.transforms import Logistic, Rectlin, Tanh
 # attribute of one
 CONSTANTS: dict[str, tuple[str, str]] = {
     "gathered rows": ("neonlite.backend.primitives.convolution", "MAX_GATHERED_BYTES"),
-    "split k": ("neonlite.backend.primitives.convolution", "MIN_SPLIT_K_RATIO"),
     "row weights": ("neonlite.backend.primitives.convolution", "MIN_ROW_WEIGHTS"),
     "chain cost": ("neonlite.backend.runtimes.onednn", "MIN_CHAIN_COST"),
     "exact chain": ("neonlite.backend.runtimes.onednn", "MIN_EXACT_CHAIN_ELEMENTS"),
@@ -53,8 +52,6 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "fprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_CHANNELS create_fprop"),
     "bprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_CHANNELS create_bprop"),
     "update channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_CHANNELS create_update"),
-    "tiled reorder": ("neonlite.backend.runtimes.onednn.convolution", "TILED_REORDER_BYTES"),
-    "reorder tile": ("neonlite.backend.runtimes.onednn.convolution", "REORDER_TILE_BYTES"),
     "batch norm rows": ("neonlite.backend.runtimes.onednn.products", "ROW_BLOCK_SIZE"),
     "product": ("neonlite.backend.runtimes.onednn.products", "MIN_WORK"),
     "vector product": ("neonlite.backend.runtimes.onednn.products", "MIN_VECTOR_WORK"),
@@ -67,9 +64,7 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "threaded elements": ("neonlite.backend.runtimes.numpy.stages", "MIN_THREADED_ELEMENTS"),
     "threaded cost": ("neonlite.backend.runtimes.numpy.stages", "MIN_THREADED_COST"),
     "pooling tile": ("neonlite.backend.runtimes.numpy.pooling", "TILE_ELEMENTS"),
-    "LRN columns": ("neonlite.backend.runtimes.numpy.pooling", "MIN_LRN_COLUMNS"),
     "gathered pixels": ("neonlite.backend.runtimes.numpy.pooling", "MAX_GATHERED_PIXELS"),
-    "unbuffered row": ("neonlite.backend.runtimes.numpy.pooling", "MIN_UNBUFFERED_ROW"),
     "sum": ("neonlite.backend.runtimes.numpy.templates", "MIN_ELEMENTS"),
     "folded columns": ("neonlite.backend.runtimes.numpy.templates", "MAX_FOLDED_COLUMNS"),
     "folded row": ("neonlite.backend.runtimes.numpy.templates", "FOLDED_ROW_ELEMENTS"),
@@ -317,13 +312,6 @@ def vector_product(be: Backend, work: int) -> Work:
     return partial(be.compound_dot, a, b, c)
 
 
-def strided_sum(be: Backend, columns: int) -> Work:
-    """Return a product that is added to some columns of a larger matrix."""
-    a, b = be.array(drawn((32, 4))), be.array(drawn((4, columns)))
-    c = be.zeros((32, columns + 64))[:, :columns]
-    return partial(be.compound_dot, a, b, c, beta=0.5)
-
-
 # --- images ----------------------------------------------------------------------------------------------------------
 
 
@@ -363,30 +351,11 @@ def channel_sums(be: Backend, size: int) -> Work:
     return lambda: be.update_conv(layer, e, e, u, grad_bias=bias)
 
 
-def reorder(be: Backend, nbytes: int) -> Work:
-    """Return a convolution by 1 x 1 of 128 images of 32 x 32 that are written, in CHWN, before each call."""
-    layer = be.conv_layer("float32", N=128, C=round(nbytes / (128 * 32 * 32 * 4)), K=2, H=32, W=32, R=1, S=1)
-    i, f, o = (be.ones(dim) for dim in (layer.dimI, layer.dimF, layer.dimO))
-
-    def run() -> None:
-        i[:] = 1
-        be.fprop_conv(layer, i, f, o)
-
-    return run
-
-
 def batch_norm(be: Backend, size: int) -> Work:
     """Return the gradients of the batch normalization of 256 features."""
     x, error, deltas = (be.array(drawn((256, size // 256))) for _ in range(3))
     grad_gamma, grad_beta, mean, variance, gamma = (be.ones((256, 1)) for _ in range(5))
     return lambda: be.compound_bprop_bn(deltas, grad_gamma, grad_beta, error, x, mean, variance, gamma, 1e-3)
-
-
-def lrn(be: Backend, channels: int) -> Work:
-    """Return local response normalization over 5 channels."""
-    layer = be.lrn_layer("float32", N=8, C=channels, H=8, W=8, J=5)
-    i, o, denom = be.array(drawn(layer.dimI)), be.empty(layer.dimO), be.empty(layer.dimI)
-    return lambda: be.fprop_lrn(layer, i, o, denom, 1.0, 0.0, 1e-4, 0.75)
 
 
 def roi_pooling(be: Backend, channels: int) -> Work:
@@ -448,21 +417,6 @@ THRESHOLDS = [
         "convolution by 3 x 3, all passes",
         lambda be, n: convolution(ALL_PASSES, be, 32, n // 3, 16, 32, 3),
         (3, 45, 48, 192),
-        (1, 2),
-        "NumPy",
-    ),
-    Threshold(
-        "split k",
-        "update of a convolution by 3 x 3 from one channel",
-        lambda be, n: convolution("update", be, n, 1, 5, 16, 3),
-        (64, 510, 512, 8192),
-        (1, 2),
-    ),
-    Threshold(
-        "split k",
-        "update of a convolution by 3 x 3 from one channel",
-        lambda be, n: convolution("update", be, n, 1, 5, 16, 3),
-        (64, 510, 512, 8192),
         (1, 2),
         "NumPy",
     ),
@@ -532,7 +486,6 @@ THRESHOLDS = [
         )
         for name, value in (("fprop", 2), ("bprop", 3), ("update", 2))
     ),
-    Threshold("tiled reorder", "images in CHWN to a convolution by 1 x 1", reorder, around(8 * MiB), (1, 2)),
     Threshold("product", "square matrices", product, around(1 << 18), (1, 2), rest=REST),
     Threshold("product", "stacks of 8", stack, around(1 << 18), (1, 2), rest=REST),
     Threshold("vector product", "matrix and vector", vector_product, around(1 << 13, 32), (1, 2), rest=REST),
@@ -552,7 +505,6 @@ THRESHOLDS = [
         "NumPy",
     ),
     Threshold("threaded cost", name := "x + y", partial(tree, name), around(1 << 21, 4), (2,), "NumPy"),
-    Threshold("unbuffered row", "product added to columns of a matrix", strided_sum, around(4096), (1,), "NumPy"),
     Threshold("sum", "rows of 64", partial(sum_of, 1, 64), around(1 << 13)),
     Threshold("sum", "rows of 2048", partial(sum_of, 1, 2048), (2048, 3 * 2048, 5 * 2048, 1 << 16)),
     Threshold("sum", "columns of 32", partial(sum_of, 0, 32), around(1 << 13)),
@@ -574,7 +526,6 @@ BLOCKS = [
         "NumPy",
     ),
     Block("sum parts", "max pooling", partial(pooling, "max"), (4 * MiB,), (1, 2)),
-    Block("reorder tile", "images in CHWN to a convolution by 1 x 1", reorder, (32 * MiB,), (1, 2)),
     Block("batch norm rows", "batch norm of 256 features", batch_norm, (4 * MiB,)),
     Block("block", name := "sqrt(x y + 1) y - x", partial(tree, name), (2 * MiB,), (1, 2), "NumPy"),
     Block("large block", name := "max(abs(x))", partial(tree, name), (4 * MiB,), (1, 2), "NumPy"),
@@ -582,7 +533,6 @@ BLOCKS = [
     Block("sum blocks", name := "sum(abs(x))", partial(tree, name), (MiB // 2,), (1, 2), "NumPy"),
     Block("last axis", name := "sum(exp(x) y)", partial(tree, name, columns=1 << 14), (2 * MiB,), (1, 2), "NumPy"),
     Block("pooling tile", "max pooling", partial(pooling, "max"), (MiB,), where="NumPy"),
-    Block("LRN columns", "2048 channels of 8 x 8", lrn, (2048,)),
     Block("gathered pixels", "RoI pooling of 64 channels", roi_pooling, (64,)),
     Block("folded row", "maximum of 16 columns", maximum_of_columns, (16,)),
     Block("scatter", "gradient of a table (1000, 256), 16,384 indices", partial(scatter, 0), (4 * MiB,)),
