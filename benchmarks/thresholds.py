@@ -35,8 +35,7 @@ from neonlite.distributed.launcher import mpiexec_command
 from neonlite.layers import LSTM, Recurrent
 from neonlite.transforms import Logistic, Rectlin, Tanh
 
-# {name in this file: (module, name there)}; "CONSTANT key" is an item of a dictionary, "CONSTANT key.attribute" an
-# attribute of one
+# {name in this file: (module, name there)}; "CONSTANT key.attribute": the attribute of an item of a dictionary
 CONSTANTS: dict[str, tuple[str, str]] = {
     "gathered rows": ("neonlite.backend.primitives.convolution", "MAX_GATHERED_BYTES"),
     "row weights": ("neonlite.backend.primitives.convolution", "MIN_ROW_WEIGHTS"),
@@ -49,9 +48,7 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "input ratio": ("neonlite.backend.runtimes.onednn.recurrent", "MAX_INPUT_RATIO"),
     "parallel sum": ("neonlite.backend.runtimes.onednn.convolution", "MIN_PARALLEL_SUM"),
     "sum parts": ("neonlite.backend.runtimes.onednn.convolution", "MAX_SUM_PARTS"),
-    "fprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_CHANNELS create_fprop"),
-    "bprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_CHANNELS create_bprop"),
-    "update channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_CHANNELS create_update"),
+    "bprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_BPROP_CHANNELS"),
     "batch norm rows": ("neonlite.backend.runtimes.onednn.products", "ROW_BLOCK_SIZE"),
     "product": ("neonlite.backend.runtimes.onednn.products", "MIN_WORK"),
     "vector product": ("neonlite.backend.runtimes.onednn.products", "MIN_VECTOR_WORK"),
@@ -66,7 +63,6 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "pooling tile": ("neonlite.backend.runtimes.numpy.pooling", "TILE_ELEMENTS"),
     "gathered pixels": ("neonlite.backend.runtimes.numpy.pooling", "MAX_GATHERED_PIXELS"),
     "sum": ("neonlite.backend.runtimes.numpy.templates", "MIN_ELEMENTS"),
-    "folded columns": ("neonlite.backend.runtimes.numpy.templates", "MAX_FOLDED_COLUMNS"),
     "folded row": ("neonlite.backend.runtimes.numpy.templates", "FOLDED_ROW_ELEMENTS"),
     "scatter": ("neonlite.backend.runtimes.numpy.templates", "MAX_SCATTER_ELEMENTS"),
     "grouped copies": ("neonlite.backend.transaction", "MAX_GROUPED_SIZE"),
@@ -141,11 +137,9 @@ def accessors(constant: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     getattr(module, name)  # an error if there is none
     if not item:
         return partial(getattr, module, name), partial(setattr, module, name)
-    values, (key, _, attribute) = getattr(module, name), item.partition(".")
-    key = key if attribute else getattr(module, key)
-    if attribute:
-        return partial(getattr, values[key], attribute), partial(setattr, values[key], attribute)
-    return partial(values.__getitem__, key), partial(values.__setitem__, key)
+    key, attribute = item.split(".")
+    value = getattr(module, name)[key]
+    return partial(getattr, value, attribute), partial(setattr, value, attribute)
 
 
 def forced(constant: str, value: Any, create: Create, size: int, runtime: str) -> Work:
@@ -404,11 +398,6 @@ def around(value: int, far: int = 8) -> tuple[int, int, int, int]:
     return value // far, value * 19 // 20, value * 21 // 20, value * far
 
 
-def geometry(passes: str, **sizes: int) -> Create:
-    """Return a function that creates a convolution of C channels."""
-    return lambda be, C: convolution(passes, be, C=C, **sizes)
-
-
 MiB = 1 << 20
 ALL_PASSES = "fprop bprop update"
 THRESHOLDS = [
@@ -422,7 +411,7 @@ THRESHOLDS = [
     ),
     *(
         Threshold(
-            "chain cost", f"{name}, elements times {cost}", partial(tree, name, cost=cost), around(1 << 16), (1, 2)
+            "chain cost", f"{name}, elements times {cost}", partial(tree, name, cost=cost), around(1 << 18), (1, 2)
         )
         for name, cost in (("1 - tanh(x)^2", 10), ("1 / (1 + exp(-x))", 8), ("exp(x - y)", 9))
     ),
@@ -443,7 +432,7 @@ THRESHOLDS = [
     ),
     Threshold("sigmoid", name := "sigmoid(log(x))", partial(tree, name), around(1 << 13)),
     *(
-        Threshold("transposed copy", f"transposed matrix of {n} columns", partial(transposed, n), around(1 << 12, 16))
+        Threshold("transposed copy", f"transposed matrix of {n} columns", partial(transposed, n), around(1 << 15, 16))
         for n in (32, 64)
     ),
     Threshold(
@@ -476,15 +465,12 @@ THRESHOLDS = [
     ),
     Threshold("parallel sum", "max pooling", partial(pooling, "max"), around(MiB), (1, 2)),
     Threshold("parallel sum", "gradients of a bias and weights", channel_sums, around(MiB), (2,)),
-    *(
-        Threshold(
-            f"{name} channels",
-            f"{name} of a convolution by 5 x 5",
-            geometry(name, N=128, H=28, K=20, R=5),
-            (1, value - 1, value, 16),
-            (1, 2),
-        )
-        for name, value in (("fprop", 2), ("bprop", 3), ("update", 2))
+    Threshold(
+        "bprop channels",
+        "bprop of a convolution by 5 x 5",
+        lambda be, C: convolution("bprop", be, 128, C, 28, 20, 5),
+        (1, 2, 3, 16),
+        (1, 2),
     ),
     Threshold("product", "square matrices", product, around(1 << 18), (1, 2), rest=REST),
     Threshold("product", "stacks of 8", stack, around(1 << 18), (1, 2), rest=REST),
@@ -494,8 +480,8 @@ THRESHOLDS = [
         for where in ("oneDNN", "mkl")
         for threads, factor in ((1, 4), (2, 1))
     ),
-    Threshold("untiled", name := "sqrt(x y + 1) y - x", partial(tree, name), around(1 << 17), (1, 2), "NumPy", 1),
-    Threshold("untiled", name := "max(x y)", partial(tree, name), around(1 << 17), (1, 2), "NumPy", 1),
+    Threshold("untiled", name := "sqrt(x y + 1) y - x", partial(tree, name), around(1 << 18), (1, 2), "NumPy", 1),
+    Threshold("untiled", name := "max(x y)", partial(tree, name), around(1 << 18), (1, 2), "NumPy", 1),
     Threshold(
         "threaded elements",
         name := "sqrt(exp(x) y + 1) - x",
@@ -508,7 +494,6 @@ THRESHOLDS = [
     Threshold("sum", "rows of 64", partial(sum_of, 1, 64), around(1 << 13)),
     Threshold("sum", "rows of 2048", partial(sum_of, 1, 2048), (2048, 3 * 2048, 5 * 2048, 1 << 16)),
     Threshold("sum", "columns of 32", partial(sum_of, 0, 32), around(1 << 13)),
-    Threshold("folded columns", "maximum of columns of 1000", maximum_of_columns, (16, 128, 136, 256)),
     Threshold("grouped copies", "snapshot of 8 tensors", copies, around(1 << 17), (1, 2)),
     Threshold("stored", "standardized columns", shared_reduction, around(1 << 18, 32)),
     Threshold("pending ops", "loop over arrays of 100", partial(loop, 100), (16, 62, 70, 512)),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from neonlite.optree import Operand
 
 MAX_PRINTED_ELEMENTS = 6  # of an array in an error message; of larger ones the shape
-MAX_LISTED_OPERANDS = 8
+MAX_LISTED_OPERANDS = 8  # in an error message
 NO_COMPLEX = "Complex numbers are not supported: compute with NumPy's array, x.numpy(), instead."
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from neonlite.array_namespace import Namespace
     from neonlite.gradcheck import check_grad
 
-MAX_CHECKED_DOT_INFOS = 1024
+MAX_CHECKED_DOT_INFOS = 1024  # triples of shapes, strides and dtypes of matrix products that were checked
 _backend_ids = itertools.count(1)
 
 

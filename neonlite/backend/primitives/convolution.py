@@ -53,7 +53,9 @@ class MatmulPrimitives:
 # filter rows are gathered and multiplied at once, as in im2col.
 
 MAX_GATHERED_BYTES = 1 << 23  # of shifted input rows that are processed at once
-MIN_ROW_WEIGHTS = 48  # weights in a filter row, C * S, below which all rows are multiplied at once
+# weights in a filter row, C * S, below which all rows are multiplied at once; by benchmarks/thresholds.py with one
+# thread, that takes 0.6 (3 weights) to 0.95 (24) of the time, and at 48 to 96 weights the same
+MIN_ROW_WEIGHTS = 48
 
 
 class OutputRows(NamedTuple):

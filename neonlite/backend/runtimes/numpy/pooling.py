@@ -371,6 +371,7 @@ def clamp_cell_index(first: Array, count: Array, k: int, size: int, out: Array) 
 
 # --- NumPy primitives that write into reused workspaces and allocate nothing after their first run ---
 
+
 class NumPyPrimitives(NumPyPooling, NumPyRoiPooling):
     """Primitives of NumPy arrays that allocate nothing after their first run."""
 

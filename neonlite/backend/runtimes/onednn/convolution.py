@@ -67,8 +67,10 @@ CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
 REDUCTION_SUM = 0x2FFF4
-MIN_PARALLEL_SUM = 1 << 20  # elements
-MAX_SUM_PARTS = 64
+# channels of images; the gradient of fewer takes NumPy a third (1) to two thirds (2) of the time, by thresholds.py
+MIN_BPROP_CHANNELS = 3
+MIN_PARALLEL_SUM = 1 << 20  # elements: both ways take the same time from there to 8 << 20, by thresholds.py
+MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
 Images: TypeAlias = "Array | ImageOperand"
 UINT8_TEMPLATE = np.empty(0, np.uint8)  # empty arrays that specify a dtype
 ARGMAX_TEMPLATES: dict[int, Array] = {1: UINT8_TEMPLATE, 4: np.empty(0, np.int32)}  # by itemsize
@@ -108,7 +110,7 @@ class OneDNNConvolution(NumPyPrimitives):
 
     def conv_bprop(self, layer: ConvLayer, f: Array, e: Images, d: Images, alpha: float, beta: float) -> None:
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do."""
-        if conv := self._get_convolution(create_bprop, layer, e):
+        if layer.C >= MIN_BPROP_CHANNELS and (conv := self._get_convolution(create_bprop, layer, e)):
             self._execute_into(conv, (f, e), d, alpha, beta)
         else:
             super().conv_bprop(layer, f, read_chwn(e), write_chwn(d, beta == 0), alpha, beta)
@@ -158,8 +160,6 @@ class OneDNNConvolution(NumPyPrimitives):
     def _get_convolution(
         self, factory: Factory, layer: ConvLayer, like: Images, *with_bias: bool
     ) -> ReorderedPrimitive | None:
-        if MIN_CHANNELS[factory] > layer.C:
-            return None
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
         return self._get_primitive(factory, layer, like, sizes, *with_bias)
 
@@ -586,7 +586,3 @@ def create_pooling_backward(library: Library, layer: PoolLayer, is_nhwc: bool = 
     desc = PoolingDesc(library, layer, is_nhwc)
     args = (ARG_DIFF_DST, ARG_WORKSPACE, ARG_DIFF_SRC) if layer.op == "max" else (ARG_DIFF_DST, ARG_DIFF_SRC)
     return desc.create_primitive(desc.backward_desc(), *args)
-
-
-# with fewer input channels NumPy is faster
-MIN_CHANNELS: dict[Factory, int] = {create_fprop: 2, create_bprop: 3, create_update: 2}
