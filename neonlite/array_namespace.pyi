@@ -1,4 +1,4 @@
-# Written by `python -m neonlite.stubgen` from neonlite/array_api.
+# Written by `python docs/make_stubs.py` from neonlite/array_api.
 import builtins
 from collections.abc import Sequence
 from typing import Any, overload

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import neonlite as nl
+from neonlite import explorer
 from neonlite.optree import OpTreeNode
-from neonlite.visualize import explorer
 
 anywidget = pytest.importorskip("anywidget")
 

@@ -11,6 +11,11 @@ from neonlite.backend.lock import create_lock
 _caches: weakref.WeakSet[Cache] = weakref.WeakSet()
 
 
+def count(key: object, value: object) -> int:
+    """Return 1, the cost of an entry of a cache that is limited by the number of entries."""
+    return 1
+
+
 class Cache(dict[Any, Any]):
     """A bounded cache for all threads, in which a lookup ``cache[key]`` is one of a dict.
 
@@ -35,11 +40,14 @@ class Cache(dict[Any, Any]):
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__
 
-    def __init__(self, capacity: int, owner: object = None, cost: Callable[[Any, Any], int] = lambda *_: 1) -> None:
+    def __init__(self, capacity: int, owner: object = None, cost: Callable[[Any, Any], int] = count) -> None:
         self.capacity, self.owner, self.cost = capacity, owner, cost
         self.lock = create_lock()  # held while the cache changes; lookups need no lock
         self.clear()
         _caches.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy is empty: what is cached can be made again
+        return type(self), (self.capacity, None, self.cost)
 
     def __len__(self) -> int:
         return super().__len__() + len(self.older)

@@ -1,4 +1,4 @@
-# Written by `python -m neonlite.stubgen` from the op table and tree_methods.py.
+# Written by `python docs/make_stubs.py` from the op table and tree_methods.py.
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 

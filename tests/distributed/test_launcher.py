@@ -432,7 +432,8 @@ def test_a_rank_that_fails_before_it_is_connected_ends_all(tmp_path, end, expect
 
 
 def test_an_error_of_all_ranks_before_they_are_connected_is_printed_alone(tmp_path):
-    assert run_script(tmp_path, "sys.exit('all fail')") == (1, "", "all fail\n" * 2)
+    code = "sys.stderr.write('all fail\\n')\nsys.exit(1)"  # one write, so that the ranks do not mix their lines
+    assert run_script(tmp_path, code) == (1, "", "all fail\n" * 2)
 
 
 def test_a_forked_child_may_exit_by_any_way(tmp_path):

@@ -101,7 +101,7 @@ def test_a_plan_without_memory_for_its_workspace_is_skipped_when_plans_are_timed
     allocate_tracked = be.runtime.allocate_tracked
 
     def allocate(kind: str, purpose: str, nbytes: int, make: Any) -> Any:
-        if "(convolution)" in purpose and nbytes > 2500:
+        if "(cudnn)" in purpose and nbytes > 2500:
             raise MemoryError("out of memory")
         return allocate_tracked(kind, purpose, nbytes, make)
 

@@ -139,6 +139,7 @@ def test_an_error_of_onednn_names_the_call_and_the_reason() -> None:
         HERE.any_memory_desc((-1, 2))
 
 
+@needs
 def test_the_primitives_of_all_threads_together_are_bounded(
     made: convolution.OneDNNConvolution, monkeypatch: pytest.MonkeyPatch
 ) -> None:

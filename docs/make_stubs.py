@@ -1,6 +1,6 @@
 """Generate the type stubs of the backend methods that build op-trees and of ``be.array_api``, for editors and checkers.
 
-``python -m neonlite.stubgen`` writes them. They are derived from the signatures and docstrings at run time.
+``python docs/make_stubs.py`` writes them. They are derived from the signatures and docstrings at run time.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_overloads
 
+import neonlite
 from neonlite import array_api
 from neonlite.backend.op_methods import OpMethods
 from neonlite.backend.tree_methods import TreeMethods
 
-OP_METHODS = """# Written by `python -m neonlite.stubgen` from the op table and tree_methods.py.
+OP_METHODS = """# Written by `python docs/make_stubs.py` from the op table and tree_methods.py.
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -31,7 +32,7 @@ class OpMethods(BackendBase):
     num_redefinitions: int
 
 """
-ARRAY_NAMESPACE = """# Written by `python -m neonlite.stubgen` from neonlite/array_api.
+ARRAY_NAMESPACE = """# Written by `python docs/make_stubs.py` from neonlite/array_api.
 import builtins
 from collections.abc import Sequence
 from typing import Any, overload
@@ -150,4 +151,4 @@ def define(name: str, parameters: list[str], returns: str, function: Callable[..
 
 if __name__ == "__main__":
     for path, text in render_stubs().items():
-        (Path(__file__).parent / path).write_text(text, encoding="utf-8")
+        (Path(neonlite.__file__).parent / path).write_text(text, encoding="utf-8")
