@@ -34,7 +34,7 @@ LAYOUT_DOC = (
 )
 NETWORK_AXES = "NCDHWFT"  # the order of axes in a network
 NUM_CHANNELS = (1, 3, 4)  # by which the channels of images are recognized
-MAX_CATEGORIES = 1000  # of a column
+MAX_CATEGORIES = 1000  # of a column; with more it is text
 MAX_TEXT_TOKENS = 256  # of a text, by default
 
 
