@@ -75,7 +75,7 @@ def stage(be: Backend) -> SimpleNamespace:
     return s
 
 
-DEAD = "closed by cleanup_backend() at | test_primitive_errors.py: | .get() | gen_backend() | be.array(t)"
+DEAD = "closed by cleanup_backend() at | test_operands.py: | .get() | gen_backend() | be.array(t)"
 
 # What the user writes, and the words that must all be found in the message.
 # fmt: off

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import sync_ranks
 from helpers.mpi import Ranks, needs_mpi, shared_folder
 
 from neonlite.layers import BatchNorm
@@ -15,7 +16,7 @@ ALL = ["synchronized", "local", "no_row_for_a_rank", "distributed"]
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     together = {1: ["synchronized", "local"], 2: ALL, 3: ALL}
-    return Ranks(Path(__file__).with_name("sync_ranks.py"), shared_folder(tmp_path_factory, "sync"), together)
+    return Ranks(Path(sync_ranks.__file__), shared_folder(tmp_path_factory, "sync"), together)
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -1,4 +1,4 @@
-"""Functions that the ranks of test_sync.py run: synchronized batch normalization, and neon's distribute_data."""
+"""Functions that the ranks of tests/layers/test_norm_synchronized.py run: synchronized batch normalization, and neon's distribute_data."""
 
 from __future__ import annotations
 
