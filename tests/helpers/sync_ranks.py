@@ -1,4 +1,4 @@
-"""Functions that the ranks of tests/layers/test_norm_synchronized.py run: synchronized batch normalization, and neon's distribute_data."""
+"""Functions that the ranks of test_norm_synchronized.py run: batch normalization, and neon's distribute_data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from helpers.mpi import main
 
+from helpers.mpi import main
 from neonlite import gen_backend
 from neonlite.data import ArrayIterator
 from neonlite.distributed import Communicator

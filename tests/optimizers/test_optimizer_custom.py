@@ -1,8 +1,7 @@
-"""Custom optimizers and schedules: errors say what is missing. The learning rate is that of the schedule."""
+"""Custom optimizers: errors say what is missing. The learning rate is that of the schedule."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from neonlite import gen_backend
 from neonlite.layers import Affine
 from neonlite.models import Model
-from neonlite.optimizers import Adam, AdamW, ExpSchedule, Optimizer, Schedule, ShiftAdaMax
+from neonlite.optimizers import Adam, AdamW, ExpSchedule, Optimizer, ShiftAdaMax
 
 
 class Plain(Optimizer):
@@ -82,42 +81,6 @@ def test_what_a_custom_optimizer_lacks_is_named(make, message):
 
 def test_a_custom_optimizer_that_lacks_nothing_trains():
     assert train(Plain()).epoch_index == 1
-
-
-class NoInit(Schedule):
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-
-    def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
-        return learning_rate
-
-
-class NoMethod(Schedule):
-    pass
-
-
-class OtherArguments(Schedule):
-    def get_learning_rate(self, epoch: float) -> float:  # type: ignore[override]
-        return 1.0
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: NoInit(3), r"NoInit: expected __init__ to call super\(\).__init__\(\)"),
-        (NoMethod, r"NoMethod: expected a method get_learning_rate\(learning_rate, epoch\), got none"),
-        (OtherArguments, r"expected get_learning_rate\(learning_rate, epoch\), got the parameters \(epoch\)"),
-        (lambda: "cosine", r"expected a Schedule, such as CosineSchedule\(10\), for schedule, got 'cosine'"),
-    ],
-)
-def test_what_a_custom_schedule_lacks_is_named_when_the_optimizer_is_created(make, message):
-    with pytest.raises(TypeError, match=message):
-        Adam(schedule=make())
-
-
-def test_a_schedule_is_any_object_with_the_method():
-    schedule = SimpleNamespace(get_learning_rate=lambda rate, epoch: rate / 2)
-    assert Adam(0.5, schedule=schedule).get_rate(3) == 0.25
 
 
 @pytest.mark.parametrize("kind", [Adam, AdamW, ShiftAdaMax])

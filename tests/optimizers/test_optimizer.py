@@ -1,4 +1,4 @@
-"""Tests of optimizers and schedules against their equations in NumPy, on every runtime."""
+"""The update of parameters: one pass, states, rounding of 16-bit weights, descriptions, arguments and errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from helpers.allocations import buffers
+from helpers.optimizer_equations import (
+    GDM,
+    MAKERS,
+    Layer,
+    N,
+    every_equation,
+    gdm,
+    gradients,
+    network,
+    textbook,
+    train,
+    weights,
+)
 from helpers.runtimes import lacks
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,23 +52,6 @@ from neonlite.optimizers import (
 )
 from neonlite.optimizers.optimizer import merge_contiguous, round_stochastically
 
-N = 32  # the batch size
-SHAPES = [(4, 3), (4, 1), (2, 3, 2), (1, 7)]
-
-
-class Layer:
-    """The attributes of a layer that an optimizer uses."""
-
-    def __init__(self, name, W, dW, states=None):
-        self.name, self.W, self.dW, self.states = name, W, dW, [] if states is None else states
-
-    def get_params(self):
-        return ((self.W, self.dW), self.states)
-
-
-class Bias(Layer):
-    pass
-
 
 class Pair(Layer):
     """A layer with two weights, as a convolution with a bias."""
@@ -65,319 +61,6 @@ class Pair(Layer):
 
     def get_params(self):
         return [part.get_params() for part in self.parts]
-
-
-def network(be, flat=True, shapes=SHAPES, dtype=None, seed=0):
-    """Return layers whose weights are views of one buffer, or separate tensors."""
-    rng, sizes, layers, start = np.random.default_rng(seed), [math.prod(s) for s in shapes], [], 0
-    buffers = be.zeros((sum(sizes), 1), dtype), be.zeros((sum(sizes), 1), dtype)
-    for i, (shape, size) in enumerate(zip(shapes, sizes, strict=True)):
-        w, dw = (x[start : start + size].reshape(shape) if flat else be.zeros(shape, dtype) for x in buffers)
-        w[:] = rng.normal(size=shape)
-        w.name, dw.name = f"W{i}", f"dW{i}"
-        layers.append(Layer(f"layer{i}", w, dw))
-        start += size
-    return layers
-
-
-def gradients(layers, step):
-    """Set and return gradients from 1e-3 to 1e2, some exactly 0, the same for every optimizer and runtime."""
-    rng = np.random.default_rng(1000 + step)
-    result = []
-    for layer in layers:
-        g = N * rng.normal(size=layer.W.shape) * 10.0 ** rng.uniform(-3, 2, layer.W.shape)
-        g[rng.random(layer.W.shape) < 0.1] = 0
-        layer.dW[:] = g
-        result.append(layer.dW.get().astype(np.float64))
-    return result
-
-
-def weights(layers):
-    return [layer.W.get() for layer in layers]
-
-
-def train(optimizer, layers, steps, epoch=lambda step: step // 3):
-    layers[0].W.backend.bsz = N
-    for step in range(steps):
-        gradients(layers, step)
-        optimizer.optimize(layers, epoch(step))
-    return weights(layers)
-
-
-# --- the equations, in plain NumPy ---------------------------------------------------------------------------------
-
-
-def textbook(rule, w, gs, epochs, clip_norm=None, clip_value=None, clip_param=None, **options):
-    """Update lists of float64 arrays by lists of gradients, one list a step."""
-    w, memory = [x.astype(np.float64).copy() for x in w], [{} for _ in w]
-    for step, (grads, epoch) in enumerate(zip(gs, epochs, strict=True)):
-        norm = math.sqrt(sum((g**2).sum() for g in grads)) / N
-        s = clip_norm / max(norm, clip_norm) if clip_norm else 1.0
-        for i, g in enumerate(grads):
-            g = s * g / N
-            if clip_value:
-                g = np.minimum(np.maximum(g, -clip_value), clip_value)
-            w[i] = rule(w[i], g, memory[i], step + 1, epoch, **options)
-            if clip_param:
-                w[i] = np.minimum(np.maximum(w[i], -clip_param), clip_param)
-    return w
-
-
-def gdm(w, g, m, t, epoch, lr, mu, wd=0.0, nesterov=False, rate=lambda lr, epoch: lr):
-    lr = rate(lr, epoch)
-    if mu == 0:
-        return (1 - lr * wd) * w - lr * g
-    m["v"] = mu * m.get("v", 0) - lr * (g + wd * w)
-    return w + mu * m["v"] - lr * (g + wd * w) if nesterov else w + m["v"]
-
-
-def rmsprop(w, g, m, t, epoch, lr, d, eps):
-    m["s"] = d * m.get("s", 0) + (1 - d) * g**2
-    return w - g * lr / (np.sqrt(m["s"] + eps) + eps)
-
-
-def adagrad(w, g, m, t, epoch, lr, eps):
-    m["s"] = m.get("s", 0) + g**2
-    return w - g * lr / np.sqrt(m["s"] + eps)
-
-
-def adadelta(w, g, m, t, epoch, d, eps):
-    m["g"] = d * m.get("g", 0) + (1 - d) * g**2
-    dx = np.sqrt((m.get("x", 0) + eps) / (m["g"] + eps)) * g
-    m["x"] = d * m.get("x", 0) + (1 - d) * dx**2
-    return w - dx
-
-
-def adam(w, g, m, t, epoch, lr, b1, b2, eps):
-    m["m"] = b1 * m.get("m", 0) + (1 - b1) * g
-    m["v"] = b2 * m.get("v", 0) + (1 - b2) * g**2
-    return w - lr * math.sqrt(1 - b2**t) / (1 - b1**t) * m["m"] / (np.sqrt(m["v"]) + eps)
-
-
-def adamw(w, g, m, t, epoch, lr, b1, b2, eps, wd):
-    m["m"] = b1 * m.get("m", 0) + (1 - b1) * g
-    m["v"] = b2 * m.get("v", 0) + (1 - b2) * g**2
-    return w - lr * wd * w - lr * (m["m"] / (1 - b1**t)) / (np.sqrt(m["v"] / (1 - b2**t)) + eps)
-
-
-def power_of_two(y):
-    return np.sign(y) * 2.0 ** np.rint(np.log2(np.abs(y)))
-
-
-def shiftadamax(w, g, m, t, epoch, lr, b1, b2, eps):
-    m["m"] = b1 * m.get("m", 0) + (1 - b1) * g
-    m["v"] = np.maximum(b2 * m.get("v", 0), np.abs(g))
-    step = m["m"] * power_of_two(1 / (m["v"] + eps)) * power_of_two(lr / (1 - b1 ** (epoch + 1)))
-    return np.clip(w - step, -1, 1)
-
-
-CLIPS = {"gradient_clip_norm": 2.0, "gradient_clip_value": 3.0, "param_clip_value": 1.5}
-SAME = {"clip_norm": 2.0, "clip_value": 3.0, "clip_param": 1.5}
-GDM = GradientDescentMomentum
-
-EQUATIONS = {
-    "momentum": (lambda: GDM(0.01, 0.9), gdm, {"lr": 0.01, "mu": 0.9}),
-    "no momentum": (lambda: GDM(0.01, 0), gdm, {"lr": 0.01, "mu": 0}),
-    "nesterov": (lambda: GDM(0.01, 0.8, nesterov=True), gdm, {"lr": 0.01, "mu": 0.8, "nesterov": True}),
-    "decay": (lambda: GDM(0.01, 0.9, wdecay=0.05), gdm, {"lr": 0.01, "mu": 0.9, "wd": 0.05}),
-    "decay alone": (lambda: GDM(0.01, 0.0, wdecay=0.05), gdm, {"lr": 0.01, "mu": 0, "wd": 0.05}),
-    "decay and nesterov": (
-        lambda: GDM(0.01, 0.8, wdecay=0.05, nesterov=True),
-        gdm,
-        {"lr": 0.01, "mu": 0.8, "wd": 0.05, "nesterov": True},
-    ),
-    "momentum, a schedule": (
-        lambda: GDM(0.01, 0.9, wdecay=0.05, schedule=PowerSchedule(2, 0.5)),
-        gdm,
-        {"lr": 0.01, "mu": 0.9, "wd": 0.05, "rate": lambda lr, epoch: lr * 0.5 ** (epoch // 2)},
-    ),
-    "momentum, clipped": (lambda: GDM(0.1, 0.9, wdecay=0.05, **CLIPS), gdm, {"lr": 0.1, "mu": 0.9, "wd": 0.05, **SAME}),
-    "no momentum, clipped": (lambda: GDM(0.1, 0, **CLIPS), gdm, {"lr": 0.1, "mu": 0, **SAME}),
-    "rmsprop": (lambda: RMSProp(), rmsprop, {"lr": 0.002, "d": 0.95, "eps": 1e-6}),
-    "rmsprop, clipped": (
-        lambda: RMSProp(False, 0.5, 0.1, 1e-3, **CLIPS),
-        rmsprop,
-        {"lr": 0.1, "d": 0.5, "eps": 1e-3, **SAME},
-    ),
-    "adagrad": (lambda: Adagrad(), adagrad, {"lr": 0.01, "eps": 1e-6}),
-    "adagrad, clipped": (lambda: Adagrad(False, 0.1, 1e-2, **CLIPS), adagrad, {"lr": 0.1, "eps": 1e-2, **SAME}),
-    "adadelta": (lambda: Adadelta(), adadelta, {"d": 0.95, "eps": 1e-6}),
-    "adadelta, clipped": (
-        lambda: Adadelta(False, 0.5, 1e-2, **CLIPS),
-        adadelta,
-        {"d": 0.5, "eps": 1e-2, **SAME},
-    ),
-    "adam": (lambda: Adam(), adam, {"lr": 0.001, "b1": 0.9, "b2": 0.999, "eps": 1e-8}),
-    "adam, clipped": (
-        lambda: Adam(False, 0.1, 0.5, 0.8, 1e-2, **CLIPS),
-        adam,
-        {"lr": 0.1, "b1": 0.5, "b2": 0.8, "eps": 1e-2, **SAME},
-    ),
-    "adamw": (lambda: AdamW(), adamw, {"lr": 0.001, "b1": 0.9, "b2": 0.999, "eps": 1e-8, "wd": 0.01}),
-    "adamw, clipped": (
-        lambda: AdamW(False, 0.1, 0.5, 0.8, 1e-2, wdecay=0.3, **CLIPS),
-        adamw,
-        {"lr": 0.1, "b1": 0.5, "b2": 0.8, "eps": 1e-2, "wd": 0.3, **SAME},
-    ),
-    "shiftadamax": (lambda: ShiftAdaMax(), shiftadamax, {"lr": 0.002, "b1": 0.9, "b2": 0.999, "eps": 1e-8}),
-    "shiftadamax, fast": (
-        lambda: ShiftAdaMax(False, 0.3, 0.5, 0.8, 1e-2),
-        shiftadamax,
-        {"lr": 0.3, "b1": 0.5, "b2": 0.8, "eps": 1e-2},
-    ),
-    "shiftadamax, clipped": (
-        lambda: ShiftAdaMax(False, 0.3, 0.5, 0.8, 1e-2, gradient_clip_norm=2.0, gradient_clip_value=3.0),
-        shiftadamax,
-        {"lr": 0.3, "b1": 0.5, "b2": 0.8, "eps": 1e-2, "clip_norm": 2.0, "clip_value": 3.0},
-    ),
-}
-MAKERS = {name: make for name, (make, _, _) in EQUATIONS.items()}
-every_equation = pytest.mark.parametrize("name", EQUATIONS)
-
-
-def compare(be, name, atol):
-    make, rule, options = EQUATIONS[name]
-    steps = 100 if be.name in ("cpu", "mkl") else 12
-    layers, optimizer = network(be), make()
-    be.bsz = N
-    before, gs, epochs = weights(layers), [], [step // 3 for step in range(steps)]
-    for step, epoch in enumerate(epochs):
-        gs.append(gradients(layers, step))
-        optimizer.optimize(layers, epoch)
-    expected = textbook(rule, before, gs, epochs, **options)
-    for w, x in zip(weights(layers), expected, strict=True):
-        np.testing.assert_allclose(w, x, rtol=atol, atol=atol * max(1, np.abs(x).max()))
-    assert optimizer.t == steps
-
-
-@every_equation
-def test_a_hundred_steps_follow_the_equation(be, name):
-    compare(be, name, 1e-6)
-
-
-@every_equation
-def test_a_hundred_steps_in_float64_follow_it_to_the_last_digits(be64, name):
-    compare(be64, name, 1e-12)
-
-
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_every_optimizer_minimizes_a_quadratic_function(cpu, make):
-    layers, optimizer = network(cpu), make()
-    optimizer.learning_rate = 0.02
-    cpu.bsz = N
-    for layer in layers:
-        layer.W[:] = 1.0
-    for step in range(3000 if isinstance(optimizer, Adadelta | Adagrad) else 600):
-        for layer in layers:
-            layer.dW[:] = N * (layer.W - 0.5)
-        optimizer.optimize(layers, step // 100)
-    assert all(np.abs(w - 0.5).max() < 0.25 for w in weights(layers))
-
-
-# --- the equations of PyTorch --------------------------------------------------------------------------------------
-
-
-def eps_of_step(optimizer, t):
-    for group in optimizer.param_groups:
-        group["eps"] = 1e-3 / math.sqrt(1 - 0.9**t)
-
-
-PYTORCH = {
-    "momentum": (lambda: GDM(0.01, 0.9), lambda t, p: t.optim.SGD(p, 0.01, 0.9)),
-    "decay": (lambda: GDM(0.01, 0.9, wdecay=0.1), lambda t, p: t.optim.SGD(p, 0.01, 0.9, weight_decay=0.1)),
-    "nesterov": (lambda: GDM(0.01, 0.9, nesterov=True), lambda t, p: t.optim.SGD(p, 0.01, 0.9, nesterov=True)),
-    "plain": (lambda: GDM(0.01, 0.0), lambda t, p: t.optim.SGD(p, 0.01)),
-    "adagrad": (
-        lambda: Adagrad(False, 0.05, 1e-3),  # epsilon under the root is the initial value of PyTorch's sum
-        lambda t, p: t.optim.Adagrad(p, 0.05, initial_accumulator_value=1e-3, eps=0),
-    ),
-    "adadelta": (lambda: Adadelta(False, 0.8, 1e-3), lambda t, p: t.optim.Adadelta(p, 1.0, 0.8, 1e-3)),
-    "adamw": (
-        lambda: AdamW(False, 0.05, 0.8, 0.9, 1e-3, wdecay=0.2),
-        lambda t, p: t.optim.AdamW(p, 0.05, (0.8, 0.9), 1e-3, weight_decay=0.2),
-    ),
-    "adam": (lambda: Adam(False, 0.05, 0.8, 0.9, 1e-3), lambda t, p: t.optim.Adam(p, 0.05, (0.8, 0.9), 1e-3)),
-}
-
-
-@pytest.mark.parametrize("name", PYTORCH)
-def test_optimizers_that_pytorch_has_too_give_the_same_weights(name):
-    torch = pytest.importorskip("torch")
-    make, peer = PYTORCH[name]
-    be = nl.gen_backend("cpu", datatype=np.float64, batch_size=N)
-    layers, optimizer = network(be), make()
-    params = [torch.nn.Parameter(torch.from_numpy(w)) for w in weights(layers)]
-    other = peer(torch, params)
-    for step in range(50):
-        for param, g in zip(params, gradients(layers, step), strict=True):
-            param.grad = torch.from_numpy(g / N)
-        if name == "adam":
-            eps_of_step(other, step + 1)
-        other.step()
-        optimizer.optimize(layers, 0)
-    for w, param in zip(weights(layers), params, strict=True):
-        np.testing.assert_allclose(w, param.detach().numpy(), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("limit", [0.5, 1e6])
-@pytest.mark.parametrize("name", PYTORCH)
-def test_gradients_are_clipped_before_the_update_rule_as_by_clip_grad_norm(name, limit):
-    torch = pytest.importorskip("torch")
-    make, peer = PYTORCH[name]
-    be = nl.gen_backend("cpu", datatype=np.float64, batch_size=N)
-    layers, optimizer = network(be), make()
-    optimizer.gradient_clip_norm = limit
-    params = [torch.nn.Parameter(torch.from_numpy(w)) for w in weights(layers)]
-    other = peer(torch, params)
-    for step in range(20):
-        for param, g in zip(params, gradients(layers, step), strict=True):
-            param.grad = torch.from_numpy(g / N)
-        torch.nn.utils.clip_grad_norm_(params, limit)
-        if name == "adam":
-            eps_of_step(other, step + 1)
-        other.step()
-        optimizer.optimize(layers, 0)
-    for w, param in zip(weights(layers), params, strict=True):  # PyTorch adds 1e-6 to the norm
-        np.testing.assert_allclose(w, param.detach().numpy(), rtol=1e-4, atol=1e-5)
-
-
-CLIPPED = {name: make for name, make in MAKERS.items() if name.endswith("clipped")}
-
-
-@pytest.mark.parametrize("limit", ["gradient_clip_norm", "gradient_clip_value"])
-@pytest.mark.parametrize("make", CLIPPED.values(), ids=CLIPPED)
-def test_a_clipped_outlier_leaves_the_weights_and_states_of_a_gradient_within_the_limit(cpu, make, limit):
-    result, cpu.bsz = [], N
-    for size in (1e4, 3.0):
-        layers, optimizer = network(cpu), make()
-        optimizer.gradient_clip_norm = optimizer.gradient_clip_value = optimizer.param_clip_value = None
-        setattr(optimizer, limit, 0.01)
-        for layer in layers:
-            layer.dW.fill(size * N)
-        optimizer.optimize(layers, 0)
-        result.append([x.get() for layer in layers for x in (layer.W, *layer.states)])
-    for x, y in zip(*result, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-8)
-
-
-def test_adam_with_a_clipped_norm_continues_to_train_after_an_outlier(cpu):
-    layers, optimizer = network(cpu), Adam(learning_rate=0.02, gradient_clip_norm=1.0)
-    cpu.bsz = N
-    for step in range(300):
-        for layer in layers:
-            layer.dW[:] = N * (layer.W - 0.5) * (1e4 if step == 0 else 1)
-        optimizer.optimize(layers, 0)
-    assert all(np.abs(w - 0.5).max() < 0.01 for w in weights(layers))
-
-
-def test_each_optimizer_of_a_multi_optimizer_clips_the_norm_of_its_layers(cpu):
-    layers = network(cpu)
-    cpu.bsz, before, gs = N, weights(layers), gradients(layers, 0)
-    clipped, other = GDM(1.0, 0, gradient_clip_norm=0.5), GDM(1.0, 0)
-    MultiOptimizer({"default": other, "layer0": clipped, "layer1": clipped}).optimize(layers, 0)
-    norm = math.sqrt(sum((g**2).sum() for g in gs[:2])) / N
-    for i, (w, x, g) in enumerate(zip(weights(layers), before, gs, strict=True)):
-        np.testing.assert_allclose(w, x - g / N * (0.5 / norm if i < 2 else 1), rtol=1e-5, atol=1e-5)
 
 
 # --- one pass ------------------------------------------------------------------------------------------------------
@@ -512,23 +195,6 @@ def test_states_are_allocated_on_first_use_named_and_contiguous(be):
     g = layers[0].dW.get() / N
     np.testing.assert_allclose(layers[0].states[0].get(), 0.1 * g, rtol=1e-5)
     np.testing.assert_allclose(layers[0].states[1].get(), 0.001 * g * g, rtol=1e-5)
-
-
-def test_adadelta_keeps_its_states_in_neons_order(cpu):
-    (layer,) = layers = network(cpu, shapes=[(3, 2)])
-    cpu.bsz, before = N, layer.W.get()
-    g = gradients(layers, 0)[0] / N
-    Adadelta(decay=0.9, epsilon=1e-4).optimize(layers, 0)
-    dx = np.sqrt(1e-4 / (0.1 * g**2 + 1e-4)) * g
-    for state, value in zip(layer.states, (0.1 * g**2, 0.1 * dx**2, dx), strict=True):
-        np.testing.assert_allclose(state.get(), value, rtol=1e-4)
-    np.testing.assert_allclose(layer.W.get(), before - dx, rtol=1e-4)
-
-
-def test_without_momentum_there_are_no_states(cpu):
-    layers = network(cpu)
-    train(GDM(0.1, 0.0), layers, 2)
-    assert all(layer.states == [] for layer in layers)
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam", "adamw", "adadelta", "rmsprop"])
@@ -771,139 +437,8 @@ def test_stochastic_rounding_has_no_effect_on_other_dtypes(be):
     assert be.rng_get_state() == state
 
 
-# --- schedules -----------------------------------------------------------------------------------------------------
-
-SCHEDULES = [
-    (Schedule(), [1] * 8),
-    (Schedule(3, 0.5), [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]),
-    (Schedule([2, 5], 0.5), [1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]),
-    (Schedule([2, 5], [0.3, 0.2]), [1, 1, 0.3, 0.3, 0.3, 0.2, 0.2, 0.2]),
-    (StepSchedule([2, 5], [0.3, 0.2]), [1, 1, 0.3, 0.3, 0.3, 0.2, 0.2, 0.2]),
-    (StepSchedule([0, 1], [0.7, 2]), [0.7, 2, 2, 2, 2, 2, 2, 2]),
-    (StepSchedule([], []), [1] * 8),
-    (PowerSchedule(3, 0.5), [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]),
-    (ExpSchedule(0.5), [1, 1 / 1.5, 1 / 2, 1 / 2.5, 1 / 3, 1 / 3.5, 1 / 4, 1 / 4.5]),
-    (PolySchedule(4, 2), [1, 9 / 16, 4 / 16, 1 / 16, 0, 0, 0, 0]),
-    (PolySchedule(5, 0.5), [1, 0.8**0.5, 0.6**0.5, 0.4**0.5, 0.2**0.5, 0, 0, 0]),
-    (PolySchedule(4, 0), [1, 1, 1, 1, 0, 0, 0, 0]),
-    (ShiftSchedule(2), [1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]),
-    (ShiftSchedule(3, 2), [1, 1, 1, 0.25, 0.25, 0.25, 0.0625, 0.0625]),
-    (CosineSchedule(4), [1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0, 0, 0, 0]),
-    (CosineSchedule(2, 0.2), [1, 0.6, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2]),
-    (WarmupSchedule(3), [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]),
-    (WarmupSchedule(0), [1] * 8),
-    (WarmupSchedule(1, PowerSchedule(2, 0.1)), [0.5, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]),
-]
-
-
-@pytest.mark.parametrize(("schedule", "rates"), SCHEDULES, ids=lambda x: getattr(x, "classnm", ""))
-def test_schedules_give_these_rates_in_any_order_of_epochs(schedule, rates):
-    for epoch in (*range(8), *reversed(range(8)), 5, 2, 7):
-        assert schedule.get_learning_rate(1.0, epoch) == pytest.approx(rates[epoch], abs=1e-15)
-        if not isinstance(schedule, CosineSchedule) and not isinstance(schedule.__dict__.get("change"), list):
-            assert schedule.get_learning_rate(0.3, epoch) == pytest.approx(0.3 * rates[epoch], abs=1e-15)
-
-
-def test_a_cosine_schedule_ends_at_its_final_rate():
-    assert [CosineSchedule(2, 0.2).get_learning_rate(3.0, e) for e in range(3)] == pytest.approx([3, 1.6, 0.2])
-
-
-def test_the_optimizer_passes_the_epoch_to_its_schedule(cpu):
-    asked = []
-
-    class Mine:
-        classnm = "Mine"
-
-        def get_learning_rate(self, learning_rate, epoch):
-            asked.append((learning_rate, epoch))
-            return learning_rate / 2
-
-    layers, before = network(cpu), weights(network(cpu))
-    result = train(GDM(0.5, 0.0, schedule=Mine()), layers, 1, epoch=lambda step: 7)
-    assert asked == [(0.5, 7)]
-    for w, x, layer in zip(result, before, layers, strict=True):
-        np.testing.assert_allclose(w, x - 0.25 * layer.dW.get() / N, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "make", [RMSProp, Adagrad, Adam, AdamW, ShiftAdaMax, lambda **k: GDM(0.1, 0.9, **k)], ids=lambda make: make.__name__
-)
-def test_every_optimizer_with_a_rate_has_a_schedule(cpu, make):
-    layers = network(cpu)
-    before = weights(layers)
-    for w, x in zip(train(make(schedule=StepSchedule([0], [0.0])), layers, 2), before, strict=True):
-        np.testing.assert_array_equal(w, np.clip(x, -1, 1) if make is ShiftAdaMax else x)
-
-
-# --- several optimizers --------------------------------------------------------------------------------------------
-
-
-def test_a_layer_gets_the_optimizer_of_its_name_or_its_class_or_the_default(be):
-    def layers():
-        result = network(be, shapes=[(2, 3)] * 4)
-        for i in (1, 2):
-            result[i] = Bias(result[i].name, result[i].W, result[i].dW)
-        return result
-
-    one, two, three = GDM(0.1, 0.9), RMSProp(), Adam()
-    result = train(MultiOptimizer({"default": one, "Bias": two, "layer2": three}), layers(), 4)
-    for i, optimizer in enumerate((GDM(0.1, 0.9), RMSProp(), Adam(), GDM(0.1, 0.9))):
-        np.testing.assert_array_equal(result[i], train(optimizer, layers(), 4)[i])
-    assert (one.t, two.t, three.t) == (4, 4, 4)
-
-
-def test_each_optimizer_has_a_separate_norm_and_makes_one_step_a_call(cpu):
-    layers, same = network(cpu), Adam(gradient_clip_norm=1.0)
-    before = weights(layers)
-    other = GDM(0.1, 0.0, gradient_clip_norm=0.1)
-    multi = MultiOptimizer({"default": same, "layer1": same, "layer3": other})
-    cpu.bsz = N
-    gs = gradients(layers, 0)
-    multi.optimize(layers, 0)
-    expected = textbook(adam, before[:3], [gs[:3]], [0], clip_norm=1.0, lr=0.001, b1=0.9, b2=0.999, eps=1e-8)
-    expected += textbook(gdm, before[3:], [gs[3:]], [0], clip_norm=0.1, lr=0.1, mu=0)
-    for w, x in zip(weights(layers), expected, strict=True):
-        np.testing.assert_allclose(w, x, rtol=1e-5, atol=1e-6)
-    assert (same.t, other.t, multi.t) == (1, 1, 1)
-
-
-def test_a_multi_optimizer_resumes_from_its_state(cpu):
-    def make():
-        return MultiOptimizer({"default": Adam(), "layer1": GDM(0.1, 0.9)})
-
-    multi = make()
-    train(multi, network(cpu), 3)
-    state = json.loads(json.dumps(multi.get_state()))
-    assert state == {"default": {"t": 3}, "layer1": {"t": 3}}
-    other = make()
-    other.set_state(state)
-    assert other.get_state() == state
-
-
-@pytest.mark.parametrize(
-    ("mapping", "error", "words"),
-    [
-        ({"a": GDM(0.1, 0.9)}, ValueError, r"expected a key 'default' for all other layers, got the keys: a"),
-        ({}, ValueError, r"expected a key 'default'"),
-        ([GDM(0.1, 0.9)], TypeError, r"a dict of optimizers for optimizer_mapping, got \[Gradient"),
-        ({"default": 0.1}, TypeError, r"an optimizer, .* for each of optimizer_mapping, got 0.1"),
-    ],
-)
-def test_a_multi_optimizer_needs_a_default_and_optimizers(mapping, error, words):
-    with pytest.raises(error, match=words):
-        MultiOptimizer(mapping)
-
-
-def test_a_key_that_is_no_layer_is_rejected_with_a_list_of_layers(cpu):
-    layers, multi = network(cpu), MultiOptimizer({"default": GDM(0.1, 0.9), "Linear": Adam(), "layer9": Adam()})
-    before = weights(layers)
-    with pytest.raises(ValueError, match=r"got layer9. The layers are layer0 \(Layer\), layer1"):
-        train(multi, layers, 1)
-    for w, x in zip(weights(layers), before, strict=True):
-        np.testing.assert_array_equal(w, x)
-
-
 # --- descriptions --------------------------------------------------------------------------------------------------
+
 
 DESCRIBED = [
     *(make() for make in MAKERS.values()),
@@ -923,14 +458,6 @@ def test_a_description_is_data_and_creates_the_same_optimizer(cpu, optimizer):
     if not isinstance(optimizer, MultiOptimizer):
         for x, y in zip(train(again, network(cpu), 3), train(optimizer, network(cpu), 3), strict=True):
             np.testing.assert_array_equal(x, y)
-
-
-@pytest.mark.parametrize("schedule", [schedule for schedule, _ in SCHEDULES], ids=lambda schedule: schedule.classnm)
-def test_a_description_creates_the_same_schedule(schedule):
-    description = json.loads(json.dumps(schedule.get_description()))
-    again = type(schedule).gen_class(description["config"])
-    assert repr(again) == repr(schedule)
-    assert [again.get_learning_rate(1.0, e) for e in range(9)] == [schedule.get_learning_rate(1.0, e) for e in range(9)]
 
 
 def test_a_description_of_an_unknown_type_is_rejected():
@@ -1163,21 +690,3 @@ def test_a_boolean_as_first_argument_is_stochastic_round_as_in_neon(make):
         optimizer = make(value)
         assert (optimizer.stochastic_round, getattr(optimizer, "learning_rate", None)) == (bool(value), default)
     assert make(stochastic_round=1).stochastic_round is True  # scripts of neon pass args.rounding
-
-
-def test_adadelta_has_no_learning_rate():
-    with pytest.raises(TypeError, match="Adadelta: expected no learning rate, got 1"):
-        Adadelta(1)
-
-
-def test_a_custom_schedule_is_printed_with_its_class_and_arguments():
-    class WarmCosine(Schedule):
-        def __init__(self, total, warm):
-            super().__init__()
-            self.total, self.warm = total, warm
-
-        def get_learning_rate(self, learning_rate, epoch):
-            return learning_rate
-
-    assert "schedule=WarmCosine(total=10, warm=2)" in repr(Adam(schedule=WarmCosine(10, 2)))
-    assert repr(Schedule([2, 3], 0.5)) == "Schedule(step_config=[2, 3], change=0.5)"
