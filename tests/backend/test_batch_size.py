@@ -1,4 +1,4 @@
-"""Tests of the methods by which layers exchange columns of a minibatch with other processes."""
+"""The batch size of a thread, and the columns of a minibatch that processes exchange."""
 
 from __future__ import annotations
 
@@ -34,3 +34,13 @@ def test_columns_are_distributed_to_all_processes_and_back(cpu: Backend) -> None
         with pytest.raises(ValueError, match="expected 2 columns, or 4 of all processes"):
             cpu.distribute_data(cpu.ones((1, 3)), "Data")
     assert cpu.distribute_data(whole, "Data") is whole
+
+
+# --- moving data ---------------------------------------------------------------------------------------------------
+
+
+def test_with_one_device_there_is_nothing_to_distribute(be):
+    x = be.ones((2, 3))
+    for parallelism in ("Data", "Model", "Disabled"):
+        assert be.revert_tensor(be.distribute_data(x, parallelism)) is x
+    assert x.get().tolist() == [[1] * 3] * 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from helpers import textbook
 
 from neonlite import Backend
@@ -103,3 +104,19 @@ def test_numpy_integers_are_sizes_as_well(be: Backend) -> None:
         assert {type(x) for x in (*layer.dimI, *layer.dimO, *layer.padding, *layer.strides)} == {int}
     O = be.fprop_pool(pool, be.ones(pool.dimI), be.zeros(pool.dimO), places := be.zeros(pool.dimO, "uint8"))
     assert (be.bprop_pool(pool, O, be.zeros(pool.dimI), places).get() <= 1).all()
+
+
+# --- the caffe mode ------------------------------------------------------------------------------------------------
+
+
+def test_the_caffe_mode_belongs_to_one_backend_and_changes_the_sizes_of_pooling(be):
+    other = Backend("cpu", compat_mode="caffe")
+    assert (be.check_caffe_compat(), other.check_caffe_compat()) == (False, True)
+    sizes = [be.output_dim(8, 3, padding, 2, pooling=True) for padding in (0, 1)]
+    be.set_caffe_compat()
+    assert be.check_caffe_compat() is True
+    assert be.compat_mode == "caffe"
+    assert (sizes, [be.output_dim(8, 3, padding, 2, pooling=True) for padding in (0, 1)]) == ([3, 4], [4, 5])
+    assert Backend("cpu").check_caffe_compat() is False
+    with pytest.raises(ValueError, match="expected one of None, 'caffe' for compat_mode, got 'torch'"):
+        Backend("cpu", compat_mode="torch")

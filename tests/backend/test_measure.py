@@ -1,4 +1,4 @@
-"""Tests of histograms, timing marks, transposed copies, the caffe mode, and neon's methods for several devices."""
+"""Histograms and timing marks."""
 
 from __future__ import annotations
 
@@ -151,62 +151,3 @@ def test_a_mark_that_was_not_recorded_has_no_time(be):
             match=r"be.get_time: expected two recorded marks, got one that is not. Call be.record_mark first",
         ):
             be.get_time(*marks)
-
-
-# --- moving data ---------------------------------------------------------------------------------------------------
-
-
-def test_copy_transpose_permutes_the_axes(be, rng):
-    for _ in cases(be):
-        ndim = int(rng.integers(2, 6))
-        shape = tuple(int(n) for n in rng.choice([0, 1, 2, 3, 5], ndim))
-        dtype = str(rng.choice(be.runtime.dtypes))
-        a = be.array(rng.integers(0, 99, shape), dtype=dtype)
-        axes = [int(i) for i in rng.permutation(ndim)]
-        given = axes if rng.integers(2) else None
-        order = axes if given else list(range(ndim))[::-1]
-        out = be.zeros([shape[i] for i in order], dtype=dtype)
-        flat = out.reshape(1, -1) if rng.integers(2) and out.size else out  # layers store channels in two dimensions
-        assert be.copy_transpose(a, flat, given, repeat=int(rng.integers(1, 3))) is flat
-        values, got = a.get(), out.get()
-        for at in np.ndindex(shape):
-            assert got[tuple(at[i] for i in order)] == values[at]
-
-
-def test_copy_transpose_may_overwrite_its_input(be):
-    x = be.array(np.arange(9).reshape(3, 3))
-    be.copy_transpose(x, x)
-    assert x.get().tolist() == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
-
-
-def test_copy_transpose_rejects_mismatched_arguments(be):
-    with pytest.raises(
-        ValueError,
-        match=r"assignment to a tensor \(2, 4\): expected a value that broadcasts to \(2, 4\), got .*\(3, 2\)",
-    ):
-        be.copy_transpose(be.ones((2, 3)), be.ones((2, 4)))
-    with pytest.raises(ValueError, match="axes"):
-        be.copy_transpose(be.ones((2, 3)), be.ones((3, 2)), axes=[0, 0])
-
-
-def test_with_one_device_there_is_nothing_to_distribute(be):
-    x = be.ones((2, 3))
-    for parallelism in ("Data", "Model", "Disabled"):
-        assert be.revert_tensor(be.distribute_data(x, parallelism)) is x
-    assert x.get().tolist() == [[1] * 3] * 2
-
-
-# --- the caffe mode ------------------------------------------------------------------------------------------------
-
-
-def test_the_caffe_mode_belongs_to_one_backend_and_changes_the_sizes_of_pooling(be):
-    other = Backend("cpu", compat_mode="caffe")
-    assert (be.check_caffe_compat(), other.check_caffe_compat()) == (False, True)
-    sizes = [be.output_dim(8, 3, padding, 2, pooling=True) for padding in (0, 1)]
-    be.set_caffe_compat()
-    assert be.check_caffe_compat() is True
-    assert be.compat_mode == "caffe"
-    assert (sizes, [be.output_dim(8, 3, padding, 2, pooling=True) for padding in (0, 1)]) == ([3, 4], [4, 5])
-    assert Backend("cpu").check_caffe_compat() is False
-    with pytest.raises(ValueError, match="expected one of None, 'caffe' for compat_mode, got 'torch'"):
-        Backend("cpu", compat_mode="torch")
