@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.expressions import draw, normed
 from helpers.parametrize import DEEP
-from helpers.reference import numeric_gradient, off
+from helpers.reference import gradient_of_operand, off
 from helpers.runtimes import back, refused
 
 from neonlite import Autodiff, Backend, OpTreeNode, check_grad
@@ -498,7 +498,7 @@ def f_of_views(x: Any, exp: Any, back: int) -> Any:
 def test_gradients_of_views_that_overlap_add_up_in_the_base(be64: Backend) -> None:
     values, e = draw(22, 4, 3), draw(23, 3, 3)
     x = be64.array(values, name="x")
-    numeric = numeric_gradient(lambda x: f_of_views(x, np.exp, back(be64)), [values], 0, e)
+    numeric = gradient_of_operand(lambda x: f_of_views(x, np.exp, back(be64)), [values], 0, e)
     ad = Autodiff(f_of_views(x, be64.exp, back(be64)), be64, be64.array(e))
     in_base = ad.get_grad_asnumpyarray(x)
     assert off(in_base, numeric) <= 1e-6
@@ -518,7 +518,7 @@ def test_second_derivatives_through_views(be64: Backend) -> None:
         x[:] = values
         return be64.sum(slope * w).asnumpyarray()
 
-    assert off(gradient, numeric_gradient(energy, [values], 0, 1.0)) <= 1e-6
+    assert off(gradient, gradient_of_operand(energy, [values], 0, 1.0)) <= 1e-6
 
 
 def test_gradients_into_views_of_one_flat_buffer(be64: Backend) -> None:
@@ -545,7 +545,7 @@ def test_broadcasting_in_three_dimensions_is_summed_back(be64: Backend) -> None:
     error = draw(36, 2, 4, 3)
     gradients = Autodiff(f(*tensors), be64, be64.array(error)).get_grad_asnumpyarray(tensors)
     for k, dx in enumerate(gradients):
-        assert off(dx, numeric_gradient(f, xs, k, error)) <= 1e-6
+        assert off(dx, gradient_of_operand(f, xs, k, error)) <= 1e-6
 
 
 def attention(m: Any, x: Any, q: Any, k: Any, v: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.small_models import data, network, start
+from helpers.small_models import Nothing, data, network, start
 
 from neonlite.callbacks import CallbackBase
 from neonlite.data import NervanaDataIterator
@@ -134,12 +134,3 @@ def test_mistakes_in_benchmark_arguments_are_reported():
             start().benchmark(empty if empty else Nothing(), True)
     model.fit(data(), cost, optimizer, 1)
     assert model.benchmark(data(), niterations=1)["bprop"]["min"] > 0  # with the cost and optimizer of fit
-
-
-class Nothing(NervanaDataIterator):
-    """A data set without minibatches."""
-
-    ndata, nbatches, shape = 1, 1, 2
-
-    def __iter__(self):
-        return iter(())

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.small_models import CLASSES, Interrupting, X, Y, blobs, data, network, same, start
+from helpers.small_models import CLASSES, Interrupting, Nothing, X, Y, blobs, data, network, same, start
 
 from neonlite import gen_backend
 from neonlite.callbacks import CallbackBase, Callbacks
@@ -361,15 +361,6 @@ def test_load_weights_is_deprecated(tmp_path):
 
 
 # --- benchmarks ------------------------------------------------------------------------------------------------------
-
-
-class Nothing(NervanaDataIterator):
-    """A data set without minibatches."""
-
-    ndata, nbatches, shape = 1, 1, 2
-
-    def __iter__(self):
-        return iter(())
 
 
 class OtherTargets(NervanaDataIterator):

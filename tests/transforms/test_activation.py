@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.networks import numerical_gradient
+from helpers.reference import numerical_gradient
 from helpers.runtimes import lacks
 from helpers.transform_cases import STEP, Array, close, host, needs_torch, pixelwise, sig, softmax
 

@@ -20,6 +20,11 @@ W = np.array([[0.5, -1.0], [2.0, 0.25]], np.float32)
 X = np.array([[1.0, -2.0, 0.5], [0.0, 3.0, -1.0]], np.float32)
 
 
+@pytest.fixture(scope="module")
+def be():
+    return nl.gen_backend("cpu", rng_seed=0)
+
+
 @pytest.fixture
 def tree(be):
     return be.sum(be.tanh(be.dot(be.array(W, name="W"), be.array(X, name="<x>"))) * 2, axis=1)
