@@ -9,8 +9,7 @@ from typing import Any
 from neonlite import Backend
 from neonlite.backend.tree_methods import TreeMethods
 from neonlite.explorer import format_gradient_rule, operand_names
-from neonlite.name_hints import synonyms
-from neonlite.ops import OP_TABLE, Op, missing_gradient
+from neonlite.ops import OP_TABLE, SYNONYMS, Op, missing_gradient
 
 HEAD = """# The ops
 
@@ -105,7 +104,7 @@ def method(be: Backend, op: Op) -> str:
 def names(method: str) -> str:
     """Return the names of a backend method, with its aliases, as code in a table cell."""
     function = getattr(Backend, method)
-    aliases = [x for x in synonyms(method) if getattr(Backend, x, None) is function]
+    aliases = [x for x in SYNONYMS.get(method, ()) if getattr(Backend, x, None) is function]
     return ", ".join(f"`be.{name}`" for name in [method, *aliases])
 
 

@@ -6,9 +6,11 @@ The modules of networks, such as ``neonlite.layers``, and the class ``Model`` ar
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from neonlite import array_namespace as array_namespace
-from neonlite.autodiff import Autodiff
+# first, as the class Backend imports autodiff.py, which imports from this package
 from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Tensor, cleanup_backend, gen_backend
+
+# isort: split
+from neonlite.autodiff import Autodiff
 from neonlite.explorer import explore
 from neonlite.gradcheck import check_grad
 from neonlite.name_hints import MODULES as _LAZY_MODULES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from neonlite.backend import Backend, use_backend
+from neonlite.backend import base
 
 
 class Namespace:
@@ -19,7 +19,7 @@ class Namespace:
 
     __name__ = "neonlite.array_api"
 
-    def __init__(self, be: Backend) -> None:
+    def __init__(self, be: Any) -> None:
         self.be = be
 
     def __getattr__(self, name: str) -> Any:
@@ -31,7 +31,7 @@ class Namespace:
 
             @functools.wraps(function)
             def on_backend(*args: Any, **kwargs: Any) -> Any:
-                with use_backend(self.be):
+                with base.use_backend(self.be):
                     return function(*args, **kwargs)
 
             value = on_backend
@@ -48,6 +48,3 @@ class Namespace:
 
     def __deepcopy__(self, memo: dict[int, object]) -> Namespace:
         return self
-
-
-Backend.namespace_type = Namespace

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
-from neonlite.backend import Backend, Tensor, current_backend
+from neonlite.backend import base
 from neonlite.backend.base import BackendBase
-from neonlite.backend.tensor import overlap, view_steps
+from neonlite.backend.tensor import Tensor, overlap, view_steps
 from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label, listed
@@ -34,50 +34,103 @@ if TYPE_CHECKING:
 Variables: TypeAlias = "Tensor | Array | Sequence[Tensor] | Sequence[Array]"
 
 
-class GradientRequests:
-    """Base class of ``Autodiff``, which computes the gradient trees; here they are requested, cached and evaluated."""
+@add_hints(AUTODIFF)
+class Autodiff:
+    """The gradients of an op-tree: dE/dx for every tensor x in it, given dE/dtree.
+
+    A second Autodiff for the same tree and the arguments of the last one is the same object. Random numbers in the tree
+    (``be.rand``) are drawn at each evaluation; the value and its gradients have the same ones if one ``be.assign``
+    evaluates them.
+
+    Parameters
+    ----------
+    op_tree : OpTreeNode
+        The op-tree to differentiate.
+    be : Backend, optional
+        The backend of the tree; the current backend by default.
+    next_error : Tensor or OpTreeNode, optional
+        The gradient dE/dtree, of the tree's shape; ones by default.
+    values : dict, optional
+        {node: tensor} of intermediate results that are already known. They are not evaluated again, and are constants
+        in second derivatives.
+    allow_unused : bool, default False
+        Return zeros for a tensor that is not in the tree, instead of raising ValueError.
+
+    References
+    ----------
+    Griewank and Walther, Evaluating Derivatives, 2nd edition, 2008, section 3.2.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> x0, x1 = be.array([[1.0]], name="x0"), be.array([[2.0]], name="x1")
+    >>> nl.Autodiff(x0 * x0 + x0 * x1, be).get_grad_asnumpyarray([x0, x1])
+    [array([[4.]], dtype=float32), array([[1.]], dtype=float32)]
+    """
 
     op_tree: OpTreeNode
     be: BackendBase
     next_error: Operand  # the gradient dE/dtree
     _cache: GradientCache
 
-    def __new__(
-        cls,
-        op_tree: OpTreeNode | Array,
-        be: BackendBase | None = None,
-        next_error: Operand | Array | None = None,
-        values: dict[OpTreeNode, Tensor] | None = None,
-        allow_unused: bool = False,
-    ) -> Self:
-        """Return the existing object for the same arguments, or a new one."""
-        tree, error = operand_of(op_tree), operand_of(next_error)
-        tree = tree * 1 if is_array(op_tree) and isinstance(tree, Tensor) else tree
-        instance("Autodiff: op_tree", tree, OpTreeNode, "an op-tree")
-        known = tuple((id(node), id(tensor)) for node, tensor in (values or {}).items())
-        key = (id(be), id(error), known, allow_unused)
-        memo = getattr(tree, "_autodiff", None)  # stored on the node, so it is freed with the tree
-        if memo is not None and memo[0] == key:
-            _, cache, handle = memo
-            if (existing := handle()) is not None:
-                return existing
-        else:
-            be = current_backend() if be is None else be
-            cache = GradientCache(tree, be, error, values or {}, allow_unused)
-        self = super().__new__(cls)
-        self.op_tree, self.be, self.next_error, self._cache = tree, cache.be, cache.next_error, cache
-        tree._autodiff = (key, cache, weakref.ref(self))
-        return self
-
-    def __repr__(self) -> str:
-        names = listed(sorted({label(x) for x in self._cache.leaves.values()}))
-        return f"{type(self).__name__}({describe(self.op_tree)} of {names})"
-
     def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
         """Return the gradient with respect to each tensor, as a new op-tree."""
-        raise NotImplementedError
+        roots = {id(x.root) for x in tensors}
+        grads = self.backpropagate({id(x) for root in roots for x in self._cache.leaves_of_root.get(root, ())})
+        return [self._accumulate_views(x, grads) for x in tensors]
 
-    # --- results ---
+    def backpropagate(self, leaves: set[int]) -> dict[int, Operand]:
+        """Return the gradients with respect to the given leaves and the nodes that depend on them.
+
+        Parameters
+        ----------
+        leaves : set of int
+            The ids of leaves.
+
+        Returns
+        -------
+        dict
+            {id of a leaf or node: its gradient}, by reverse accumulation.
+        """
+        nodes = [z for z in postorder(self.op_tree) if z.op != "pair"]
+        reachable = set(leaves)  # the leaves, and every node that depends on them
+        for z in nodes:
+            if any(id(x) in reachable for x in z.operands):
+                reachable.add(id(z))
+        grads: dict[int, Operand] = {id(self.op_tree): self.next_error}
+        masked: set[int] = set()  # operands of ``where``, and what they are computed from
+        for z in reversed(nodes):
+            dz, rule = grads.get(id(z)), z.info.op_def.grad
+            if dz is None or rule is None or id(z) not in reachable:
+                continue
+            input_grads = self._apply_rule(rule, z, dz)
+            is_masked = id(z) in masked or z.op == "where"
+            for x, dx in zip(z.operands, input_grads, strict=True):
+                if dx is not None and id(x) in reachable:
+                    if is_masked:
+                        masked.add(id(x))
+                        dx = self._mask(dx, dz, z, x)
+                    dx = self._unbroadcast(dx, x)
+                    grads[id(x)] = grads[id(x)] + dx if id(x) in grads else dx
+        return grads
+
+    def _unbroadcast(self, dx: Operand, x: Operand) -> Operand:
+        """Return a gradient in the shape and dtype of its operand: summed over broadcast axes, or broadcast."""
+        if dx.info.dtype != x.info.dtype and x.info.dtype in FLOAT_DTYPES:
+            dx = self.be.astype(dx, x.info.dtype)
+        if dx.shape == x.shape:
+            return dx
+        extra = max(0, dx.ndim - x.ndim)  # leading axes that only the gradient has
+        shape = (1,) * extra + x.shape[max(0, x.ndim - dx.ndim) :]
+        axes = tuple(i for i, n in enumerate(dx.shape) if n != 1 and shape[i] == 1)
+        if axes:
+            dx = self.be.sum(dx, axis=axes)
+        if extra:
+            dx = self.be.reshape(dx, dx.shape[extra:])
+        return self.be.broadcast_to(dx, x.shape)
+
+    # --- how it is made fast, and the rest ---
 
     def back_prop_grad(self, tensors: Variables, gradients: Tensor | Sequence[Tensor]) -> None:
         """Evaluate the gradients with respect to some tensors into given tensors, all in one plan.
@@ -183,7 +236,36 @@ class GradientRequests:
         result = [grad.get().reshape(x.shape) for x, grad in zip(xs, self.get_grad_tensor(xs), strict=True)]
         return result if isinstance(tensors, list | tuple) else result[0]
 
-    # --- cache and checks ---
+    # --- the object, its cache, and checks ---
+
+    def __new__(
+        cls,
+        op_tree: OpTreeNode | Array,
+        be: BackendBase | None = None,
+        next_error: Operand | Array | None = None,
+        values: dict[OpTreeNode, Tensor] | None = None,
+        allow_unused: bool = False,
+    ) -> Self:
+        """Return the existing object for the same arguments, or a new one."""
+        tree, error = operand_of(op_tree), operand_of(next_error)
+        tree = tree * 1 if is_array(op_tree) and isinstance(tree, Tensor) else tree
+        instance("Autodiff: op_tree", tree, OpTreeNode, "an op-tree")
+        known = tuple((id(node), id(tensor)) for node, tensor in (values or {}).items())
+        key = (id(be), id(error), known, allow_unused)
+        cache: GradientCache | None = getattr(tree, "_autodiff", None)
+        if cache is None or cache.key != key:
+            be = base.current_backend() if be is None else be
+            cache = tree._autodiff = GradientCache(key, tree, be, error, values or {}, allow_unused)
+        self = cache.autodiff()
+        if self is None:
+            self = super().__new__(cls)
+            self.op_tree, self.be, self.next_error, self._cache = tree, cache.be, cache.next_error, cache
+            cache.autodiff = weakref.ref(self)
+        return self
+
+    def __repr__(self) -> str:
+        names = listed(sorted({label(x) for x in self._cache.leaves.values()}))
+        return f"{type(self).__name__}({describe(self.op_tree)} of {names})"
 
     def gradient_operands(self, tensors: Sequence[Tensor]) -> list[Operand]:
         """Return the gradients as operands: op-trees, or tensors such as ``next_error``, without a copy.
@@ -238,15 +320,59 @@ class GradientRequests:
             f"Autodiff: expected a tensor of the tree, {names}, got {describe(x)}. allow_unused=True gives zeros."
         )
 
+    def _apply_rule(self, rule: Callable[..., Any], z: OpTreeNode, dz: Operand) -> tuple[Operand | None, ...]:
+        """Return the gradients of the operands of z by a gradient rule, which gets known values."""
+        known = self._cache.known_values
+        if rule is missing_gradient:
+            raise NotImplementedError(f"the op {z.op!r} was defined without a derivative. Pass grad= to be.define_op.")
+        values = [known.get(id(x), x) for x in (z, *z.operands)]
+        if values[0] is self.op_tree:  # a copy, as the cache on the tree must not refer to the tree
+            values[0] = create_node(OPS[z.op], z.left, z.right, tuple(z.info.attrs.items()), self.be)
+        grads = rule(self.be, dz, *values, **z.info.attrs)
+        check_input_grads(z, grads)
+        return grads
+
+    def _mask(self, dx: Operand, dz: Operand, z: OpTreeNode, x: Operand) -> Operand:
+        """Return the gradient of an operand of z, with 0 where dz is 0 even if the derivative of z is not finite.
+
+        ``where`` has the gradient 0 at elements that it does not select, and 0 times infinity would be NaN.
+        """
+        kind = OPS[z.op].kind
+        if z.op == "where" or kind not in ("elementwise", "reduction") or is_finite_multiple(dx, dz):
+            return dx
+        if kind == "reduction":
+            dz = self.be.reshape(dz, reduction_shape(x.shape, axis=z.info.attrs["axis"]))
+        return self.be.where(dz, dx, 0)
+
+    def _accumulate_views(self, x: Tensor, grads: dict[int, Operand]) -> Operand:
+        """Return the gradient of a tensor as the sum over all leaves that are views of the same memory."""
+        leaves = [leaf for leaf in self._cache.leaves_of_root.get(id(x.root), ()) if id(leaf) in grads]
+        if not leaves:
+            return self.be.zeros(x.shape, dtype=x.info.dtype)
+        if len(leaves) == 1 and leaves[0] is x:
+            return grads[id(x)]
+        parts: list[Operand] = []  # the gradients of the tensor that owns the memory
+        for leaf in leaves:
+            dx = grads[id(leaf)]
+            for parent, op, attrs in view_steps(leaf):
+                node, rule = self.be.build(op, parent, **attrs), OPS[op].grad or missing_gradient
+                dx = self._unbroadcast(rule(self.be, dx, node, parent, **attrs)[0], parent)
+            parts.append(dx)
+        total = reduce(add, parts)
+        for _, op, attrs in reversed(list(view_steps(x))):
+            total = self.be.build(op, total, **attrs)
+        return total
+
 
 class GradientCache:
-    """The arguments and results of an Autodiff, stored on the tree's root node.
+    """The arguments and results of the last Autodiff of a tree, stored on its root node and so freed with it.
 
     It must not refer to the root itself: without a reference cycle, a tree and its gradients are freed at once.
     """
 
     def __init__(
         self,
+        key: tuple[Any, ...],
         op_tree: OpTreeNode,
         be: BackendBase,
         next_error: Operand | None,
@@ -254,7 +380,7 @@ class GradientCache:
         allow_unused: bool,
     ) -> None:
         if be is not op_tree.backend:
-            kind = ValueError if isinstance(be, Backend) else TypeError
+            kind = ValueError if isinstance(be, BackendBase) else TypeError
             raise kind(f"Autodiff: expected the backend of the tree, {op_tree.backend!r}, got {describe(be)}")
         for node, tensor in values.items():
             if not isinstance(tensor, Tensor) or tensor.backend is not be or tensor.shape != node.shape:
@@ -274,6 +400,8 @@ class GradientCache:
             )
         elif next_error.shape != op_tree.shape:
             raise ValueError(f"Autodiff: expected next_error of the shape {op_tree.shape}, got {describe(next_error)}")
+        self.key = key  # the ids of the arguments
+        self.autodiff: Callable[[], Any] = lambda: None  # a weak reference to the Autodiff, if it exists
         self.be: BackendBase = be
         self.next_error = next_error
         self.allow_unused = allow_unused
@@ -323,134 +451,3 @@ def is_finite_multiple(dx: Operand, dz: Operand) -> bool:
         isinstance(dx, OpTreeNode)
         and all(x is dz or (isinstance(x, int | float) and math.isfinite(x)) for x in dx.operands)
     )
-
-
-@add_hints(AUTODIFF)
-class Autodiff(GradientRequests):
-    """The gradients of an op-tree: dE/dx for every tensor x in it, given dE/dtree.
-
-    A second Autodiff for the same tree and the arguments of the last one is the same object. Random numbers in the tree
-    (``be.rand``) are drawn at each evaluation; the value and its gradients have the same ones if one ``be.assign``
-    evaluates them.
-
-    Parameters
-    ----------
-    op_tree : OpTreeNode
-        The op-tree to differentiate.
-    be : Backend, optional
-        The backend of the tree; the current backend by default.
-    next_error : Tensor or OpTreeNode, optional
-        The gradient dE/dtree, of the tree's shape; ones by default.
-    values : dict, optional
-        {node: tensor} of intermediate results that are already known. They are not evaluated again, and are constants
-        in second derivatives.
-    allow_unused : bool, default False
-        Return zeros for a tensor that is not in the tree, instead of raising ValueError.
-
-    References
-    ----------
-    Griewank and Walther, Evaluating Derivatives, 2nd edition, 2008, section 3.2.
-
-    Examples
-    --------
-    >>> import neonlite as nl
-    >>> be = nl.gen_backend("cpu")
-    >>> x0, x1 = be.array([[1.0]], name="x0"), be.array([[2.0]], name="x1")
-    >>> nl.Autodiff(x0 * x0 + x0 * x1, be).get_grad_asnumpyarray([x0, x1])
-    [array([[4.]], dtype=float32), array([[1.]], dtype=float32)]
-    """
-
-    def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
-        roots = {id(x.root) for x in tensors}
-        grads = self.backpropagate({id(x) for root in roots for x in self._cache.leaves_of_root.get(root, ())})
-        return [self._accumulate_views(x, grads) for x in tensors]
-
-    def backpropagate(self, leaves: set[int]) -> dict[int, Operand]:
-        """Return the gradients with respect to the given leaves and the nodes that depend on them.
-
-        Parameters
-        ----------
-        leaves : set of int
-            The ids of leaves.
-
-        Returns
-        -------
-        dict
-            {id of a leaf or node: its gradient}, by reverse accumulation.
-        """
-        nodes, known = [z for z in postorder(self.op_tree) if z.op != "pair"], self._cache.known_values
-        reachable = set(leaves)  # the leaves, and every node that depends on them
-        for z in nodes:
-            if any(id(x) in reachable for x in z.operands):
-                reachable.add(id(z))
-        grads: dict[int, Operand] = {id(self.op_tree): self.next_error}
-        masked: set[int] = set()  # operands of ``where``, and what they are computed from
-        for z in reversed(nodes):
-            dz = grads.get(id(z))
-            rule = z.info.op_def.grad
-            if dz is None or id(z) not in reachable or rule is None:
-                continue
-            if rule is missing_gradient:
-                raise NotImplementedError(
-                    f"the op {z.op!r} was defined without a derivative. Pass grad= to be.define_op."
-                )
-            values = [known.get(id(x), x) for x in (z, *z.operands)]
-            if values[0] is self.op_tree:  # a copy, as the cache on the tree must not refer to the tree
-                values[0] = create_node(OPS[z.op], z.left, z.right, tuple(z.info.attrs.items()), self.be)
-            input_grads = rule(self.be, dz, *values, **z.info.attrs)
-            check_input_grads(z, input_grads)
-            is_masked = id(z) in masked or z.op == "where"
-            for x, dx in zip(z.operands, input_grads, strict=True):
-                if dx is not None and id(x) in reachable:
-                    if is_masked:
-                        masked.add(id(x))
-                        dx = self._mask(dx, dz, z, x)
-                    dx = self._unbroadcast(dx, x)
-                    grads[id(x)] = grads[id(x)] + dx if id(x) in grads else dx
-        return grads
-
-    def _mask(self, dx: Operand, dz: Operand, z: OpTreeNode, x: Operand) -> Operand:
-        """Return the gradient of an operand of z, with 0 where dz is 0 even if the derivative of z is not finite.
-
-        ``where`` has the gradient 0 at elements that it does not select, and 0 times infinity would be NaN.
-        """
-        kind = OPS[z.op].kind
-        if z.op == "where" or kind not in ("elementwise", "reduction") or is_finite_multiple(dx, dz):
-            return dx
-        if kind == "reduction":
-            dz = self.be.reshape(dz, reduction_shape(x.shape, axis=z.info.attrs["axis"]))
-        return self.be.where(dz, dx, 0)
-
-    def _unbroadcast(self, dx: Operand, x: Operand) -> Operand:
-        """Return a gradient in the shape and dtype of its operand: summed over broadcast axes, or broadcast."""
-        if dx.info.dtype != x.info.dtype and x.info.dtype in FLOAT_DTYPES:
-            dx = self.be.astype(dx, x.info.dtype)
-        if dx.shape == x.shape:
-            return dx
-        extra = max(0, dx.ndim - x.ndim)  # leading axes that only the gradient has
-        shape = (1,) * extra + x.shape[max(0, x.ndim - dx.ndim) :]
-        axes = tuple(i for i, n in enumerate(dx.shape) if n != 1 and shape[i] == 1)
-        if axes:
-            dx = self.be.sum(dx, axis=axes)
-        if extra:
-            dx = self.be.reshape(dx, dx.shape[extra:])
-        return self.be.broadcast_to(dx, x.shape)
-
-    def _accumulate_views(self, x: Tensor, grads: dict[int, Operand]) -> Operand:
-        """Return the gradient of a tensor as the sum over all leaves that are views of the same memory."""
-        leaves = [leaf for leaf in self._cache.leaves_of_root.get(id(x.root), ()) if id(leaf) in grads]
-        if not leaves:
-            return self.be.zeros(x.shape, dtype=x.info.dtype)
-        if len(leaves) == 1 and leaves[0] is x:
-            return grads[id(x)]
-        parts: list[Operand] = []  # the gradients of the tensor that owns the memory
-        for leaf in leaves:
-            dx = grads[id(leaf)]
-            for base, op, attrs in view_steps(leaf):
-                node, rule = self.be.build(op, base, **attrs), OPS[op].grad or missing_gradient
-                dx = self._unbroadcast(rule(self.be, dx, node, base, **attrs)[0], base)
-            parts.append(dx)
-        total = reduce(add, parts)
-        for _, op, attrs in reversed(list(view_steps(x))):
-            total = self.be.build(op, total, **attrs)
-        return total

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neonlite import messages
 from neonlite.autodiff import Autodiff, Variables, as_list, operand_of
-from neonlite.backend import Backend, Tensor
-from neonlite.backend.tensor import replay_view
+from neonlite.backend.base import BackendBase
+from neonlite.backend.tensor import Tensor, replay_view
 from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import label
@@ -103,7 +103,7 @@ class GradientReport:
 
 
 def check_grad(
-    be: Backend, tree: OpTreeNode | Array, tensors: Variables | None = None, tolerance: float = 1e-6
+    be: BackendBase, tree: OpTreeNode | Array, tensors: Variables | None = None, tolerance: float = 1e-6
 ) -> GradientReport:
     """Compare the gradients of an op-tree with finite differences, op by op and for the whole tree.
 
@@ -155,7 +155,8 @@ def check_grad(
     root = operand_of(tree)
     hint = f"; be.check_grad(1 * {root.name or 't'}) checks a tensor" if isinstance(root, Tensor) else ""
     instance("be.check_grad: tree", root, OpTreeNode, "an op-tree", hint)
-    reference_be = Backend(type(be.runtime)(be.runtime.device_id), rng_seed=0, default_dtype="float64")
+    runtime = type(be.runtime)(be.runtime.device_id)
+    reference_be = be.allocate_backend(runtime, rng_seed=0, default_dtype="float64")
     copies: dict[int, Any] = {}
     nodes: list[Any] = []
     for node in postorder(root):
@@ -179,7 +180,7 @@ def check_grad(
     return GradientReport(rows, tolerance)
 
 
-def _copy_operand(x: Any, be: Backend, copies: dict[int, Any]) -> Any:
+def _copy_operand(x: Any, be: BackendBase, copies: dict[int, Any]) -> Any:
     """Return a copy of a tensor, and of the tensor it is a view of, on another backend; else the operand itself."""
     if isinstance(x, RandomSource):
         raise ValueError(
@@ -197,7 +198,7 @@ def _copy_operand(x: Any, be: Backend, copies: dict[int, Any]) -> Any:
     return copied
 
 
-def _check_op_gradient(be: Backend, node: Any, tolerance: float) -> list[GradientComparison]:
+def _check_op_gradient(be: BackendBase, node: Any, tolerance: float) -> list[GradientComparison]:
     """Check the gradients of one op alone, at the values of its operands."""
     leaves = {}
     for x in node.operands:
@@ -224,7 +225,7 @@ def _replace_operands(node: Any, leaves: dict[int, Any]) -> Any:
 
 
 def _compare_directional(
-    be: Backend, tree: Any, x: Tensor, op: str, operand: str, tolerance: float
+    be: BackendBase, tree: Any, x: Tensor, op: str, operand: str, tolerance: float
 ) -> GradientComparison:
     """Compare derivatives of E = sum(tree * error) along random directions of x; return the worst comparison."""
     error = be.evaluate([be.randn(tree.shape)])[0]
@@ -293,6 +294,3 @@ def numerical_derivative(value: Callable[[float], float], analytic: float, agree
     converges = uncertainty <= 1e-3 * max(abs(derivative), 1e-3 * abs(value(0)))
     differs = 10 * uncertainty < abs(analytic - derivative) or not math.isfinite(analytic)
     return derivative if converges and differs else math.nan
-
-
-Backend.check_grad = check_grad

@@ -7,12 +7,10 @@ import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neonlite.tree_structure import info_of
-
-if TYPE_CHECKING:
-    from neonlite.optree import Operand
+from neonlite.typing import Operand
 
 MAX_PRINTED_ELEMENTS = 6  # of an array in an error message; of larger ones the shape
 MAX_LISTED_OPERANDS = 8

@@ -10,21 +10,13 @@ from importlib import import_module
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
+from neonlite.ops import SYNONYMS
+
 T = TypeVar("T")
 
 MODULES = (
     "array_api", "callbacks", "data", "distributed", "initializers", "layers", "models", "optimizers", "transforms",
     "visualize",
-)  # fmt: skip
-
-# The names of one function in NumPy, the array-API standard, PyTorch, SciPy and neon. All of them are methods of the
-# backend if one is; NumPy functions of arrays call the function of ``neonlite.array_api`` of one of these names.
-SYNONYMS = (
-    "abs absolute fabs", "acos arccos", "acosh arccosh", "asin arcsin", "asinh arcsinh", "atan arctan", "atan2 arctan2",
-    "atanh arctanh", "bitwise_invert invert bitwise_not", "bitwise_left_shift left_shift",
-    "bitwise_right_shift right_shift", "concat concatenate cat", "divide true_divide div", "isfinite finite",
-    "max amax", "min amin", "multiply mul", "negative neg", "asarray array tensor", "permute_dims permute transpose",
-    "pow power", "remainder mod", "round around", "sigmoid sig expit", "sign sgn", "subtract sub",
 )  # fmt: skip
 
 # The tables below: what to use instead of names of other libraries, as Python code. " or " separates several, and a
@@ -612,11 +604,6 @@ AUTODIFF = {
 }
 
 
-def synonyms(name: str) -> list[str]:
-    """Return the other names of a function, from ``SYNONYMS``."""
-    return [x for names in SYNONYMS if name in names.split() for x in names.split() if x != name]
-
-
 def look_up(table: dict[str, str], name: str, accepted: Collection[str] | None = None) -> str | None:
     """Return what to use instead of a name, from one of the tables above, or None if it is unknown.
 
@@ -661,7 +648,7 @@ def find_in_array_api(name: str) -> str | None:
     if (counterpart := look_up(ARRAY_API, name)) is not None:
         return counterpart
     xp = sys.modules["neonlite.array_api"]
-    for x in (name, *synonyms(name)):
+    for x in (name, *SYNONYMS.get(name, ())):
         for prefix, module in (("xp", xp), ("xp.linalg", xp.linalg)):
             if x in module.__all__:
                 return f"{prefix}.{x}"

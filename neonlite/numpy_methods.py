@@ -12,23 +12,20 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from neonlite.dtypes import LIMITS
 from neonlite.messages import describe
-from neonlite.name_hints import OPERAND, add_hints, hide_unknown, synonyms
-from neonlite.ops import OP_TABLE
+from neonlite.name_hints import OPERAND, add_hints, hide_unknown
+from neonlite.ops import OP_TABLE, SYNONYMS
 from neonlite.ops.shapes import Shape
 from neonlite.tree_structure import Info, info_of
-from neonlite.typing import AxisLike, DTypeLike, NestedLists, OperandLike
+from neonlite.typing import AxisLike, DTypeLike, NestedLists, NumPyArray, Operand, OperandLike
 
 if TYPE_CHECKING:
     import numpy as np
 
     from neonlite.backend.base import BackendBase
-    from neonlite.backend.tensor import Tensor
-    from neonlite.optree import Operand, OpTreeNode
-    from neonlite.typing import NumPyArray, OperandLike
 
 
 class Convertible:
@@ -64,13 +61,7 @@ class Convertible:
         """The operand with its last two axes exchanged."""
         raise NotImplementedError
 
-    @overload
-    def transpose(self, *axes: int | Sequence[int] | None, out: None = None) -> Self: ...
-    @overload
-    def transpose(self, *axes: int | Sequence[int] | None, out: Tensor) -> Tensor: ...
-    @overload
-    def transpose(self, out: Tensor, /) -> Tensor: ...
-    def transpose(self, *axes: int | Sequence[int] | Tensor | None, out: Tensor | None = None) -> Self | Tensor:
+    def transpose(self, *axes: Any, out: Any = None) -> Any:
         """Return ``T``, or the operand with its axes permuted, or evaluate it into ``out``.
 
         Parameters
@@ -177,18 +168,6 @@ class ArrayMethods(Convertible):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # generated below
-
-        @overload
-        def _reduction(self, axis: AxisLike = ..., out: None = None, keepdims: bool = True) -> OpTreeNode: ...
-        @overload
-        def _reduction(self, axis: AxisLike = ..., *, out: Tensor, keepdims: bool = True) -> Tensor: ...
-        @overload
-        def _reduction(self, axis: AxisLike, out: Tensor, keepdims: bool = True) -> Tensor: ...
-        def _reduction(self, axis: object = None, out: object = None, keepdims: bool = True) -> object: ...
-
-        all = any = argmax = argmin = max = mean = min = prod = std = sum = var = _reduction
-
     @property
     def size(self) -> int:
         """The number of elements."""
@@ -233,7 +212,7 @@ class ArrayMethods(Convertible):
             )
         return self
 
-    def astype(self, dtype: DTypeLike) -> Operand:
+    def astype(self, dtype: DTypeLike) -> Any:
         """Return ``be.astype(t, dtype)``.
 
         Parameters
@@ -248,15 +227,7 @@ class ArrayMethods(Convertible):
         """
         return self.info.be.astype(self, dtype)
 
-    @overload
-    def clip(self, min: OperandLike | None = None, max: OperandLike | None = None, out: None = None) -> OpTreeNode: ...
-    @overload
-    def clip(self, min: OperandLike | None = None, max: OperandLike | None = None, *, out: Tensor) -> Tensor: ...
-    @overload
-    def clip(self, min: OperandLike | None, max: OperandLike | None, out: Tensor) -> Tensor: ...
-    def clip(
-        self, min: OperandLike | None = None, max: OperandLike | None = None, out: Tensor | None = None
-    ) -> OpTreeNode | Tensor:
+    def clip(self, min: OperandLike | None = None, max: OperandLike | None = None, out: Any = None) -> Any:
         """Return the values limited to an interval.
 
         Parameters
@@ -285,13 +256,7 @@ class ArrayMethods(Convertible):
             return be.maximum(self, min, out)
         return be.clip(self, min, max, out)
 
-    @overload
-    def round(self, decimals: int = 0, out: None = None) -> OpTreeNode: ...
-    @overload
-    def round(self, decimals: int = 0, *, out: Tensor) -> Tensor: ...
-    @overload
-    def round(self, decimals: int, out: Tensor) -> Tensor: ...
-    def round(self, decimals: int = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
+    def round(self, decimals: int = 0, out: Any = None) -> Any:
         """Return the values rounded, ties to even.
 
         Parameters
@@ -327,7 +292,7 @@ class ArrayMethods(Convertible):
         rounds_up = be.where(be.equal(rest, half), be.remainder(quotient, 2), be.astype(be.greater(rest, half), dtype))
         return be.add(quotient, rounds_up), divisor
 
-    def ravel(self) -> Operand:
+    def ravel(self) -> Any:
         """Return ``be.reshape(t, -1, 1)``: the values in C order, in one column.
 
         Returns
@@ -361,7 +326,7 @@ class ArrayMethods(Convertible):
     def __complex__(self) -> NoReturn:
         raise TypeError(f"complex({describe(self)}): expected real numbers; there is no complex dtype. Use float(t).")
 
-    def __round__(self, ndigits: int | None = None) -> OpTreeNode:
+    def __round__(self, ndigits: int | None = None) -> Any:
         return self.round(ndigits or 0)
 
     def __pos__(self) -> Self:
@@ -386,7 +351,7 @@ def _make_reduction(name: str, doc: str, default: int | None) -> Callable[..., O
     def method(
         self: Operand,
         axis: AxisLike = default,
-        out: Tensor | None = None,
+        out: Operand = None,
         keepdims: bool = True,
         **unknown: object,
     ) -> Operand:
@@ -425,7 +390,7 @@ add_hints(OPERAND)(ArrayMethods)
 for _op in OP_TABLE:
     if _op.kind == "elementwise":
         _call = f"be.{_op.method}({', '.join(['{t}', 'x', 'y'][: _op.arity])})"
-        add_hints({_call: " ".join([_op.method, *synonyms(_op.method)])})(ArrayMethods)
+        add_hints({_call: _op.names})(ArrayMethods)
 
 
 # {ufunc: operator}, where the operator chooses the op by the shapes or dtypes of its operands
@@ -450,15 +415,10 @@ def _reduction(name: str) -> Callable[..., Any]:
     def reduce(be: Any, a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = True) -> Any:
         return getattr(_operand(be, a), name)(axis=axis, out=out, keepdims=keepdims)
 
-    return reduce
+    def reduce_with_dtype(be: Any, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any) -> Any:
+        return reduce(be, a if dtype is None else be.astype(a, dtype), axis, out, **options)
 
-
-def _reduction_with_dtype(name: str) -> Callable[..., Any]:
-    def reduce(be: Any, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = True) -> Any:
-        x = a if dtype is None else be.astype(a, dtype)
-        return getattr(_operand(be, x), name)(axis=axis, out=out, keepdims=keepdims)
-
-    return reduce
+    return reduce_with_dtype if name in ("mean", "prod", "std", "sum", "var") else reduce
 
 
 def _clip(
@@ -499,10 +459,7 @@ SAME_ARGUMENTS = (
 )
 # {function: what it returns}, with NumPy's names and order of arguments
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: _reduction_with_dtype(name) for name in ("mean", "prod", "std", "sum", "var")},
-    **{name: _reduction(name) for name in ("all", "any", "argmax", "argmin", "max", "min")},
-    "amax": _reduction("max"),
-    "amin": _reduction("min"),
+    **{name: _reduction(method) for method in REDUCTIONS for name in (method, *SYNONYMS.get(method, ()))},
     "argsort": lambda be, a, axis=-1: be.argsort(a, axis),
     "clip": _clip,
     "copy": lambda be, a: be.array(a, a.info.dtype),

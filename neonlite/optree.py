@@ -15,8 +15,8 @@ arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, overload
 
 from neonlite import numpy_methods
 from neonlite.messages import describe
@@ -32,18 +32,18 @@ from neonlite.tree_inference import (
     unchecked_info,
     unknown_op,
 )
-from neonlite.tree_structure import DISJOINT, ONE_SET, Attrs, Info, LeafOverlap, Leaves, Triple, matrix_transpose_axes
+from neonlite.tree_structure import STATIC_INTS, Attrs, Info, Leaves, Triple, matrix_transpose_axes
 from neonlite.tree_structure import postorder as postorder
-from neonlite.typing import DTypeLike, NumPyArray, OperandLike, ShapeLike
+from neonlite.typing import AxisLike, DTypeLike, NumPyArray, OperandLike, ShapeLike
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from neonlite.backend.base import BackendBase
-    from neonlite.backend.tensor import Tensor
     from neonlite.visualize import Steps
 
 MAX_TRACKED_LEAVES = 128  # a node with more leaves does not store them; its tree is traversed when it runs
+INDICES = [tuple(range(n)) for n in range(MAX_TRACKED_LEAVES + 1)]
 
 Operator = Callable[[Any, OperandLike], "OpTreeNode"]
 Target = TypeVar("Target", bound="Operand")
@@ -53,67 +53,31 @@ _new: Callable[..., Any] = object.__new__
 # --- building ------------------------------------------------------------------------------------------------------
 
 
-def create_node(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> OpTreeNode:
-    """Return the node (op, a, b), or NotImplemented for an operand that is not a tensor, op-tree, scalar or array.
+def new_node(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> OpTreeNode:
+    """Return the node of an op and of one or two operands, which are tensors, nodes or numbers.
 
-    The node of a known structure gets the Info of that structure; that of a new one, ``infer_info`` returns. Operands
-    contribute a key to the structure, and their leaves to those of the node. This runs for every node of every tree,
-    so the usual operands, nodes and small integers, are handled here, and the limits of STATIC_INTS are literals.
+    This is all that building a node means. Operators and methods call ``create_node``, which does the same faster.
     """
-    kind, given = type(a), a
-    if kind is OpTreeNode:
-        key_a, leaves_a = a.info, a.leaves
-    elif kind is int and -9 < a < 9:
-        key_a, leaves_a = a, NO_LEAVES
-    else:
-        key_a, leaves_a, a = as_leaf(a, b, be, op, True)
-    kind = type(b)
-    if b is None:
-        key_b, leaves_b = None, NO_LEAVES
-    elif kind is OpTreeNode:
-        key_b, leaves_b = b.info, b.leaves
-    elif kind is int and -9 < b < 9:
-        key_b, leaves_b = b, NO_LEAVES
-    else:
-        key_b, leaves_b, b = as_leaf(b, a, be, op if a is given else None)  # beside an array, an array is a column
-
-    overlap: LeafOverlap = ONE_SET
-    if leaves_b is NO_LEAVES or leaves_a is leaves_b:
-        leaves = leaves_a
-    elif leaves_a is NO_LEAVES:
-        leaves = leaves_b
-    else:
-        leaves, overlap = unite_leaves(leaves_a, leaves_b)
-
-    info = None
-    if leaves is not None:
-        key = (op, key_a, key_b, overlap, attrs)
-        info = (key_a.find if type(key_a) is Info else key_b.find if type(key_b) is Info else be.structures.get)(key)
-    if info is None:
-        if key_a is NotImplemented or key_b is NotImplemented:
-            return NotImplemented
-        info = infer_info(op, a, b, attrs, be)
-        if leaves is not None:
-            info = info.be.structures.add(key, info)
     node: OpTreeNode = _new(OpTreeNode)
-    node.info, node.left, node.right, node.leaves = info, a, b, leaves
+    node.info = infer_info(op, a, b, attrs, be)
+    node.left, node.right = a, b
+    node.leaves = unite_leaves(leaves_of(a), leaves_of(b))
     return node
 
 
-def unite_leaves(leaves_a: Leaves | None, leaves_b: Leaves | None) -> tuple[Leaves | None, LeafOverlap]:
-    """Return the leaves of two operands in order of appearance, None if there are too many, and how they overlap.
+def leaves_of(x: Any) -> Leaves | None:
+    """Return the distinct tensors and numbers in an operand, {id: leaf}; None if there are too many."""
+    if isinstance(x, OpTreeNode):
+        return x.leaves
+    return NO_LEAVES if x is None or (type(x) is int and x in STATIC_INTS) else {id(x): x}
 
-    The overlap is part of the structure: ``x + y`` has another plan than ``x + x``.
-    """
+
+def unite_leaves(leaves_a: Leaves | None, leaves_b: Leaves | None) -> Leaves | None:
+    """Return the leaves of two operands in order of appearance; None if there are too many."""
     if leaves_a is None or leaves_b is None:
-        return None, DISJOINT
+        return None
     leaves = leaves_a | leaves_b
-    if len(leaves) > MAX_TRACKED_LEAVES:
-        return None, DISJOINT
-    if len(leaves) == len(leaves_a) + len(leaves_b):
-        return leaves, DISJOINT
-    index = {key: i for i, key in enumerate(leaves)}
-    return leaves, tuple([index[key] for key in leaves_b])
+    return leaves if len(leaves) <= MAX_TRACKED_LEAVES else None
 
 
 # --- operators of tensors and nodes ---------------------------------------------------------------------------------
@@ -198,6 +162,23 @@ class Operand(ArrayMethods):
     __le__ = _comparison("le")
     __gt__ = _comparison("gt")
     __ge__ = _comparison("ge")
+
+    def __neg__(self) -> OpTreeNode:
+        return create_node(OPS["neg"], self)
+
+    def __abs__(self) -> OpTreeNode:
+        return create_node(OPS["abs"], self)
+
+    def __matmul__(self, other: OperandLike) -> OpTreeNode:
+        if other is None or hasattr(other, "operand"):  # an array of neonlite.array_api may be a vector
+            return NotImplemented
+        return create_node(OPS[_matmul_op_name(self, other)], self, other)
+
+    def __rmatmul__(self, other: OperandLike) -> OpTreeNode:
+        return create_node(OPS[_matmul_op_name(self, other)], other, self)
+
+    # --- how it is made fast, and the rest ---
+
     __floordiv__, __rfloordiv__ = _binary_operator("floor_divide")
     __mod__, __rmod__ = _binary_operator("remainder")
     __lshift__, __rlshift__ = _binary_operator("bitwise_left_shift")
@@ -206,11 +187,45 @@ class Operand(ArrayMethods):
     __or__, __ror__ = _bitwise_operator("or")
     __xor__, __rxor__ = _bitwise_operator("xor")
 
-    def __neg__(self) -> OpTreeNode:
-        return create_node(OPS["neg"], self)
+    if TYPE_CHECKING:  # the types of the methods of ArrayMethods; ``out`` is a tensor
 
-    def __abs__(self) -> OpTreeNode:
-        return create_node(OPS["abs"], self)
+        @overload
+        def _reduction(self, axis: AxisLike = ..., out: None = None, keepdims: bool = True) -> OpTreeNode: ...
+        @overload
+        def _reduction(self, axis: AxisLike = ..., *, out: Target, keepdims: bool = True) -> Target: ...
+        @overload
+        def _reduction(self, axis: AxisLike, out: Target, keepdims: bool = True) -> Target: ...
+        def _reduction(self, axis: object = None, out: object = None, keepdims: bool = True) -> object: ...
+
+        all = any = argmax = argmin = max = mean = min = prod = std = sum = var = _reduction
+
+        @overload
+        def transpose(self, *axes: int | Sequence[int] | None, out: None = None) -> Self: ...
+        @overload
+        def transpose(self, *axes: int | Sequence[int] | None, out: Target) -> Target: ...
+        @overload
+        def transpose(self, out: Target, /) -> Target: ...
+        def transpose(self, *axes: object, out: object = None) -> object: ...
+        @overload
+        def clip(
+            self, min: OperandLike | None = ..., max: OperandLike | None = ..., out: None = None
+        ) -> OpTreeNode: ...
+        @overload
+        def clip(self, min: OperandLike | None = ..., max: OperandLike | None = ..., *, out: Target) -> Target: ...
+        @overload
+        def clip(self, min: OperandLike | None, max: OperandLike | None, out: Target) -> Target: ...
+        def clip(self, min: object = None, max: object = None, out: object = None) -> object: ...
+        @overload
+        def round(self, decimals: int = 0, out: None = None) -> OpTreeNode: ...
+        @overload
+        def round(self, decimals: int = 0, *, out: Target) -> Target: ...
+        @overload
+        def round(self, decimals: int, out: Target) -> Target: ...
+        def round(self, decimals: int = 0, out: object = None) -> object: ...
+        def __round__(self, ndigits: int | None = None) -> OpTreeNode: ...
+        def astype(self, dtype: DTypeLike) -> Operand: ...
+        def ravel(self) -> Operand: ...
+        def flatten(self) -> Operand: ...
 
     def __invert__(self) -> OpTreeNode:
         return create_node(OPS["bitwise_invert" if _is_integer(self) else "logical_not"], self)
@@ -221,14 +236,6 @@ class Operand(ArrayMethods):
     def __rdivmod__(self, other: OperandLike) -> tuple[OpTreeNode, OpTreeNode]:
         return other // self, other % self
 
-    def __matmul__(self, other: OperandLike) -> OpTreeNode:
-        if other is None or hasattr(other, "operand"):  # an array of neonlite.array_api may be a vector
-            return NotImplemented
-        return create_node(OPS[_matmul_op_name(self, other)], self, other)
-
-    def __rmatmul__(self, other: OperandLike) -> OpTreeNode:
-        return create_node(OPS[_matmul_op_name(self, other)], other, self)
-
     __iadd__, __isub__ = _in_place("+=", __add__), _in_place("-=", __sub__)
     __imul__, __itruediv__ = _in_place("*=", __mul__), _in_place("/=", __truediv__)
     __ipow__, __imatmul__ = _in_place("**=", __pow__), _in_place("@=", __matmul__)
@@ -236,7 +243,7 @@ class Operand(ArrayMethods):
     __iand__, __ior__, __ixor__ = _in_place("&=", __and__), _in_place("|=", __or__), _in_place("^=", __xor__)
     __ilshift__, __irshift__ = _in_place("<<=", __lshift__), _in_place(">>=", __rshift__)
 
-    def astensor(self) -> Tensor:
+    def astensor(self) -> Any:
         """Evaluate the tree, or copy the tensor.
 
         Returns
@@ -292,7 +299,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         op: str,
         a: OperandLike,
         b: OperandLike | None = None,
-        out: Tensor | None = None,
+        out: Operand | None = None,
         **attrs: object,
     ) -> Operand:
         """Return a node with shape inference and checks.
@@ -388,7 +395,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
 
     # --- evaluation ---
 
-    def execute(self) -> Tensor:
+    def execute(self) -> Any:
         """Run a tree whose root is 'assign'.
 
         Returns
@@ -466,3 +473,61 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
     def _repr_svg_(self) -> str:
         """Return the drawing that notebooks display."""
         return self.draw("svg")
+
+
+# --- building by a table of structures -----------------------------------------------------------------------------
+
+
+def create_node(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> OpTreeNode:
+    """Return ``new_node(op, a, b, attrs, be)``, or NotImplemented for an operand of another type, also of arrays.
+
+    The node of a known structure gets the Info of that structure. The key of the structure consists of the op, a key of
+    each operand, which leaves both share, as ``x + y`` has another plan than ``x + x``, and the attributes. This runs
+    for every node of every tree, so the usual operands, nodes and small integers, are handled here, and the limits of
+    STATIC_INTS are literals.
+    """
+    kind, given = type(a), a
+    if kind is OpTreeNode:
+        key_a, leaves_a = a.info, a.leaves
+    elif kind is int and -9 < a < 9:
+        key_a, leaves_a = a, NO_LEAVES
+    else:
+        key_a, leaves_a, a = as_leaf(a, b, be, op, True)
+    kind = type(b)
+    if b is None:
+        key_b, leaves_b = None, NO_LEAVES
+    elif kind is OpTreeNode:
+        key_b, leaves_b = b.info, b.leaves
+    elif kind is int and -9 < b < 9:
+        key_b, leaves_b = b, NO_LEAVES
+    else:
+        key_b, leaves_b, b = as_leaf(b, a, be, op if a is given else None)  # beside an array, an array is a column
+
+    shared: tuple[int, ...] = ()  # if operands share leaves: the index of each leaf of b among those of the node
+    if leaves_b is NO_LEAVES:
+        leaves = leaves_a
+    elif leaves_a is NO_LEAVES:
+        leaves = leaves_b
+    elif leaves_a is leaves_b:
+        leaves = leaves_a
+        shared = () if leaves is None else INDICES[len(leaves)]
+    else:
+        leaves = unite_leaves(leaves_a, leaves_b)
+        if leaves is not None and len(leaves) < len(leaves_a) + len(leaves_b):
+            index = {key: i for i, key in enumerate(leaves)}
+            shared = tuple([index[key] for key in leaves_b])
+
+    key = (op, key_a, key_b, shared, attrs)
+    info = None
+    if leaves is not None:
+        info = (key_a.find if type(key_a) is Info else key_b.find if type(key_b) is Info else be.structures.get)(key)
+    if info is None:
+        if key_a is NotImplemented or key_b is NotImplemented:
+            return NotImplemented
+        node = new_node(op, a, b, attrs, be)
+        if leaves is not None:
+            node.info = node.info.be.structures.add(key, node.info)
+        return node
+    node = _new(OpTreeNode)
+    node.info, node.left, node.right, node.leaves = info, a, b, leaves
+    return node

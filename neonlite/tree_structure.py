@@ -16,16 +16,11 @@ if TYPE_CHECKING:
 
 Attrs = tuple[tuple[str, Any], ...]
 Leaves = dict[int, Any]
-# How the leaves of the two operands of a node overlap: ONE_SET, DISJOINT, or for leaves of which some are in both, the
-# index of each leaf of the second operand among those of the node
-LeafOverlap = int | tuple[int, ...]
-ONE_SET = 0  # an operand has no leaves, or both have the same dict of leaves
-DISJOINT = 1
 
 STATIC_INTS = range(-8, 9)  # integers that are part of the structure; other scalars are arguments of the plan
 MAX_STRUCTURE_BYTES = 8_000_000  # of a backend's cache of structures
-STRUCTURE_BYTES = 600  # measured size of a structure and its key, without the overlap of leaves
-OVERLAP_BYTES = 8  # of the overlap, per leaf
+STRUCTURE_BYTES = 600  # measured size of a structure and its key, without the indices of shared leaves
+SHARED_LEAF_BYTES = 8  # of each index
 
 
 class Info(dict[str, Any]):
@@ -76,8 +71,7 @@ def info_of(x: object) -> Info | None:
 
 def structure_bytes(key: Any, info: Info) -> int:
     """Return the bytes that a structure takes in the cache of its backend."""
-    overlap = key[3:4]
-    return STRUCTURE_BYTES + sum(OVERLAP_BYTES * len(leaves) for leaves in overlap if type(leaves) is tuple)
+    return STRUCTURE_BYTES + sum(SHARED_LEAF_BYTES * len(shared) for shared in key[3:4] if type(shared) is tuple)
 
 
 class Constant(NamedTuple):
@@ -150,7 +144,7 @@ class Triple:
     left: Any
     right: Any
     leaves: Leaves | None  # None for more than MAX_TRACKED_LEAVES
-    _autodiff: Any  # memo of ``Autodiff``
+    _autodiff: Any  # the ``GradientCache`` of the last ``Autodiff``
     _value: Any  # the tensor of an array that this constant was evaluated to
     _large_plan: Any  # (key, plan) of a plan that is too large for the cache of the backend
     shape = ShapeDescriptor()

@@ -50,6 +50,7 @@ class DType(Protocol):
         """The size of an element in bytes."""
 
 
+Operand: TypeAlias = Any  # a tensor or op-tree, for the modules below that of this class
 OperandLike = Array | float  # an operand of an op
 ArrayLike = Array | float | Sequence[Any]  # values of a new tensor: also nested lists
 Data: TypeAlias = "Array | DataFrame | Sequence[Any] | Mapping[str, Any]"  # rows, columns or texts

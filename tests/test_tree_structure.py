@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from neonlite import Backend, OpTreeNode, Tensor
-from neonlite.optree import Operand, postorder
+from neonlite.ops import OPS
+from neonlite.optree import Operand, new_node, postorder
 from neonlite.tree_structure import Info
 
 
@@ -109,6 +110,37 @@ def test_nodes_of_one_structure_share_their_op(be, x, y):
 )
 def test_nodes_of_another_structure_have_another(be, x, y, other):
     assert (x + y)[0] is not other(be, x, y)
+
+
+def test_equal_nodes_share_a_structure_whether_they_are_one_object_or_two(x, y):
+    z = x + y
+    assert (z * z).info is ((x + y) * (x + y)).info
+    assert (z * (1 - z)).info is ((x + y) * (1 - (x + y))).info
+    assert (z * z).info is not (z * (y + x)).info
+
+
+TREES = {
+    "disjoint leaves": lambda be, x, y: (x + 2.5) * (y - 7) / 1000,
+    "shared leaves": lambda be, x, y: (x + y) * (y - x) * x,
+    "one set of leaves": lambda be, x, y: (z := x + y) * (1 - z),
+    "no leaves on the left": lambda be, x, y: 3 - be.exp(-x) + True,
+    "attributes": lambda be, x, y: be.sum(x.T * 2, axis=0) + be.take(y, be.array([[1]], dtype="int32"), 1),
+    "pairs": lambda be, x, y: be.where(x > 1, x, y),
+    "more leaves than are tracked": lambda be, x, y: sum((be.ones((1, 2)) for _ in range(130)), x) + y,
+}
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_node_of_a_known_structure_is_that_which_the_plain_function_builds(be, x, y, tree):
+    for _ in range(2):  # the second time, all structures are known
+        for node in postorder(TREES[tree](be, x, y)):
+            plain = new_node(OPS[node.op], node.left, node.right, tuple(node.attrs.items()), be)
+            assert plain.info == node.info
+            for name in ("attrs", "shape", "dtype", "compute_dtype", "be", "op_def", "num_children"):
+                assert getattr(plain.info, name) == getattr(node.info, name), name
+            assert (plain.left is node.left, plain.right is node.right) == (True, True)
+            assert (plain.leaves is None) == (node.leaves is None)
+            assert list(plain.leaves or ()) == list(node.leaves or ())
 
 
 def test_small_integers_are_structure_and_other_scalars_are_leaves(x):

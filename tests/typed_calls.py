@@ -37,7 +37,7 @@ def calls_of_layers() -> None:
 def calls_of_a_backend(be: nl.Backend, x: nl.Tensor) -> None:
     tree: nl.OpTreeNode = be.sum(x * 2, axis=0)
     be.sum(x, axes=0)  # type: ignore[call-overload]
-    assert_type(be.astype(tree, "float64").astensor(), nl.Tensor)
+    assert_type(be.astype(tree, "float64"), nl.OpTreeNode)
     print(x[[0, 2]], x[:, [1]], x[x > 0], nl.backend.info())
 
 

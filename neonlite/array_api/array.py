@@ -24,10 +24,9 @@ from neonlite.ops import OPS
 from neonlite.ops.shapes import Shape
 from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.tree_structure import postorder
-from neonlite.typing import AxisLike, DTypeLike, NativeArray, NestedLists, NumPyArray, ShapeLike
+from neonlite.typing import AxisLike, DTypeLike, Namespace, NativeArray, NestedLists, NumPyArray, ShapeLike
 
 if TYPE_CHECKING:
-    from neonlite.array_namespace import Namespace
     from neonlite.backend.base import BackendBase
 
 # NumPy's own object of each dtype, so that dtypes compare by identity

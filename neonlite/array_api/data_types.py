@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neonlite.array_api.array import BOOL, Array, as_dtype, from_numpy, from_operand, padded, result, same
-from neonlite.backend import current_backend
+from neonlite.backend import base
 from neonlite.backend.creation import to_host_array
 from neonlite.dtypes import promote_types
 from neonlite.messages import NO_COMPLEX, describe
@@ -112,7 +112,7 @@ def check_arrays(name: str, *arguments: Any) -> list[Array]:
         is_array = isinstance(x, Array | Operand | np.ndarray | np.generic) or hasattr(x, "__dlpack__")
         if not is_array and (be is None or not isinstance(x, list | tuple)):
             raise TypeError(f"{name}: expected an array, got {x!r}. Create one with asarray(x).")
-    return [x if isinstance(x, Array) else convert_any(be or current_backend(), x) for x in arguments]
+    return [x if isinstance(x, Array) else convert_any(be or base.current_backend(), x) for x in arguments]
 
 
 def check_array(name: str, x: Any, *beside: Any) -> Array:
@@ -289,7 +289,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
     for dtype in dtypes[1:]:
         common = promote(common, dtype)
     for x in scalars:
-        common = promote_scalar(common, x, current_backend())
+        common = promote_scalar(common, x, base.current_backend())
     return common
 
 
@@ -415,4 +415,4 @@ def __array_namespace_info__() -> NamespaceInfo:
     NamespaceInfo
         Its methods return the capabilities, devices and dtypes.
     """
-    return NamespaceInfo(current_backend())
+    return NamespaceInfo(base.current_backend())

@@ -30,11 +30,11 @@ from neonlite.array_api.data_types import (
 )
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
-from neonlite.ops import OPS, Op
+from neonlite.ops import OP_TABLE, OPS, Op
 from neonlite.ops.shapes import broadcast_shapes
 from neonlite.optree import create_node
 
-OPS_BY_METHOD = {op.method: op for op in OPS.values()}
+OPS_BY_NAME = {name: op for op in OP_TABLE for name in op.names.split()} | {"round": OPS["rint"]}
 FLOAT, REAL, INTEGER, ANY = "f", "iuf", "iu", "biuf"  # the kinds of dtypes that a function accepts
 KIND_NAMES = {FLOAT: "floating-point", REAL: "numeric", INTEGER: "integer", "b": "boolean", "biu": "integer or boolean"}
 P = ParamSpec("P")
@@ -46,26 +46,26 @@ UINT64, FLOAT64 = DTYPE_OF_NAME["uint64"], DTYPE_OF_NAME["float64"]
 # --- functions from ops ---
 
 
-def unary(
-    name: str, kinds: str, method: str = "", boolean: str = "", returns_bool: bool = False
-) -> Callable[[Array], Array]:
+def kinds_of(op: Op) -> str:
+    """Return the kinds of dtypes that an op of the table accepts in the standard."""
+    return INTEGER if op.integers_only else FLOAT if op.result_dtype == "float" else REAL
+
+
+def unary(name: str, kinds: str = "", boolean: str = "") -> Callable[[Array], Array]:
     """Return the elementwise function of one array that computes an op.
 
     Parameters
     ----------
     name : str
-        The name in the standard.
+        The name in the standard, one of those of the op.
     kinds : str
-        The kinds of dtypes that it accepts.
-    method : str
-        The backend method; default the name.
+        The kinds of dtypes that it accepts; default those of the op.
     boolean : str
         The backend method for boolean arrays; default the same.
-    returns_bool : bool
-        Whether the result is boolean.
     """
-    op = OPS_BY_METHOD[method or name]
-    op_of_bools = OPS_BY_METHOD[boolean] if boolean else op
+    op = OPS_BY_NAME[name]
+    kinds, returns_bool = kinds or kinds_of(op), op.result_dtype == "boolean"
+    op_of_bools = OPS_BY_NAME[boolean] if boolean else op
 
     def function(x: Array, /) -> Array:
         if type(x) is not Array:
@@ -80,18 +80,17 @@ def unary(
     return described(function, name, op)
 
 
-def binary(
-    name: str, kinds: str, method: str = "", boolean: str = "", returns_bool: bool = False
-) -> Callable[[Array | float, Array | float], Array]:
+def binary(name: str, kinds: str = "", boolean: str = "") -> Callable[[Array | float, Array | float], Array]:
     """Return the elementwise function of two arrays, or an array and a Python number, that computes an op.
 
     Parameters
     ----------
-    name, kinds, method, boolean, returns_bool
+    name, kinds, boolean
         As for ``unary``.
     """
-    op = OPS_BY_METHOD[method or name]
-    op_of_bools = OPS_BY_METHOD[boolean] if boolean else op
+    op = OPS_BY_NAME[name]
+    kinds, returns_bool = kinds or kinds_of(op), op.result_dtype == "boolean"
+    op_of_bools = OPS_BY_NAME[boolean] if boolean else op
     compares = returns_bool and op.order_signs is not None
 
     def function(x1: Array | float, x2: Array | float, /) -> Array:
@@ -225,67 +224,67 @@ def check_kind(name: str, kinds: str, x: Array) -> Array:
     raise TypeError(f"{name}: expected an array of a {KIND_NAMES[kinds]} dtype, got {describe(x)}. {hint}")
 
 
-abs = unary("abs", REAL, "absolute")
-acos = unary("acos", FLOAT)
-acosh = unary("acosh", FLOAT)
-add = binary("add", REAL)
-asin = unary("asin", FLOAT)
-asinh = unary("asinh", FLOAT)
-atan = unary("atan", FLOAT)
-atan2 = binary("atan2", FLOAT)
-atanh = unary("atanh", FLOAT)
+abs = unary("abs")
+acos = unary("acos")
+acosh = unary("acosh")
+add = binary("add")
+asin = unary("asin")
+asinh = unary("asinh")
+atan = unary("atan")
+atan2 = binary("atan2")
+atanh = unary("atanh")
 bitwise_and = binary("bitwise_and", "biu", boolean="bitwise_and")
 bitwise_invert = unary("bitwise_invert", "biu", boolean="logical_not")
-bitwise_left_shift = binary("bitwise_left_shift", INTEGER)
+bitwise_left_shift = binary("bitwise_left_shift")
 bitwise_or = binary("bitwise_or", "biu", boolean="bitwise_or")
-bitwise_right_shift = binary("bitwise_right_shift", INTEGER)
+bitwise_right_shift = binary("bitwise_right_shift")
 bitwise_xor = binary("bitwise_xor", "biu", boolean="bitwise_xor")
-ceil = unary("ceil", REAL)
-copysign = binary("copysign", FLOAT)
-cos = unary("cos", FLOAT)
-cosh = unary("cosh", FLOAT)
-divide = binary("divide", FLOAT)
-equal = binary("equal", ANY, returns_bool=True)
-erf = unary("erf", FLOAT)
-exp = unary("exp", FLOAT)
-expm1 = unary("expm1", FLOAT)
-floor = unary("floor", REAL)
-greater = binary("greater", REAL, returns_bool=True)
-greater_equal = binary("greater_equal", REAL, returns_bool=True)
-hypot = binary("hypot", FLOAT)
-isfinite = unary("isfinite", REAL, "finite", returns_bool=True)
-isinf = unary("isinf", REAL, returns_bool=True)
-isnan = unary("isnan", REAL, returns_bool=True)
-less = binary("less", REAL, returns_bool=True)
-less_equal = binary("less_equal", REAL, returns_bool=True)
-log = unary("log", FLOAT)
-log10 = unary("log10", FLOAT)
-log1p = unary("log1p", FLOAT)
-log2 = unary("log2", FLOAT)
-logaddexp = binary("logaddexp", FLOAT)
-logical_and = binary("logical_and", ANY, boolean="bitwise_and", returns_bool=True)
-logical_not = unary("logical_not", ANY, returns_bool=True)
-logical_or = binary("logical_or", ANY, boolean="bitwise_or", returns_bool=True)
-logical_xor = binary("logical_xor", ANY, boolean="bitwise_xor", returns_bool=True)
-maximum = binary("maximum", REAL)
-minimum = binary("minimum", REAL)
-multiply = binary("multiply", REAL)
-negative = unary("negative", REAL)
-nextafter = binary("nextafter", FLOAT)
-not_equal = binary("not_equal", ANY, returns_bool=True)
-pow = binary("pow", REAL, "power")
-remainder = binary("remainder", REAL)
-round = unary("round", REAL, "rint")
-sign = unary("sign", REAL, "sgn")
-signbit = unary("signbit", FLOAT, returns_bool=True)
-sin = unary("sin", FLOAT)
-sinh = unary("sinh", FLOAT)
-sqrt = unary("sqrt", FLOAT)
-square = unary("square", REAL)
-subtract = binary("subtract", REAL)
-tan = unary("tan", FLOAT)
-tanh = unary("tanh", FLOAT)
-trunc = unary("trunc", REAL)
+ceil = unary("ceil")
+copysign = binary("copysign")
+cos = unary("cos")
+cosh = unary("cosh")
+divide = binary("divide")
+equal = binary("equal", ANY)
+erf = unary("erf")
+exp = unary("exp")
+expm1 = unary("expm1")
+floor = unary("floor")
+greater = binary("greater")
+greater_equal = binary("greater_equal")
+hypot = binary("hypot")
+isfinite = unary("isfinite")
+isinf = unary("isinf")
+isnan = unary("isnan")
+less = binary("less")
+less_equal = binary("less_equal")
+log = unary("log")
+log10 = unary("log10")
+log1p = unary("log1p")
+log2 = unary("log2")
+logaddexp = binary("logaddexp")
+logical_and = binary("logical_and", ANY, boolean="bitwise_and")
+logical_not = unary("logical_not", ANY)
+logical_or = binary("logical_or", ANY, boolean="bitwise_or")
+logical_xor = binary("logical_xor", ANY, boolean="bitwise_xor")
+maximum = binary("maximum")
+minimum = binary("minimum")
+multiply = binary("multiply")
+negative = unary("negative")
+nextafter = binary("nextafter")
+not_equal = binary("not_equal", ANY)
+pow = binary("pow")
+remainder = binary("remainder")
+round = unary("round")
+sign = unary("sign")
+signbit = unary("signbit", FLOAT)
+sin = unary("sin")
+sinh = unary("sinh")
+sqrt = unary("sqrt")
+square = unary("square")
+subtract = binary("subtract")
+tan = unary("tan")
+tanh = unary("tanh")
+trunc = unary("trunc")
 
 
 # --- functions composed of several ops ---
@@ -356,7 +355,7 @@ def imag(x: Array, /) -> Array:
     return multiply(positive(x), 0)
 
 
-_floor_divide = binary("floor_divide", REAL)
+_floor_divide = binary("floor_divide")
 
 
 def floor_divide(x1: Any, x2: Any, /) -> Array:

@@ -14,8 +14,9 @@ from neonlite.array_api.array import Array, result
 from neonlite.array_api.creation import asarray
 from neonlite.array_api.data_types import to_dtype
 from neonlite.messages import NO_COMPLEX, describe
-from neonlite.name_hints import ARRAY, add_hints, synonyms
-from neonlite.numpy_methods import UFUNC_REDUCTIONS, accepts, evaluate
+from neonlite.name_hints import ARRAY, add_hints
+from neonlite.numpy_methods import REDUCTIONS, UFUNC_REDUCTIONS, accepts, evaluate
+from neonlite.ops import OP_TABLE, SYNONYMS
 from neonlite.optree import Operand
 from neonlite.tree_inference import SEQUENCES
 
@@ -24,12 +25,10 @@ BINARY = {
     "mod": "remainder", "pow": "pow", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
     "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
 }  # fmt: skip
-COMPARISONS = {
-    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
-}  # fmt: skip
+COMPARISONS = {op.name: op.method for op in OP_TABLE if op.order_signs is not None and op.result_dtype == "boolean"}
 UNARY = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
 METHODS = {
-    reductions: ("all", "any", "argmax", "argmin", "cumulative_sum", "max", "mean", "min", "prod", "std", "sum", "var"),
+    reductions: ("cumulative_sum", *(name for name in REDUCTIONS if hasattr(reductions, name))),
     manipulation: ("squeeze",),
 }
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # those of the namespace, by name
@@ -119,7 +118,7 @@ def _reduce(self: Array) -> tuple[Callable[..., Array], tuple[Any]]:
 
 def find_function(name: str) -> Callable[..., Any] | None:
     """Return the function of the namespace for the name of one of NumPy, or None."""
-    return next((FUNCTIONS[x] for x in (name, *synonyms(name)) if x in FUNCTIONS), None)
+    return next((FUNCTIONS[x] for x in (name, *SYNONYMS.get(name, ())) if x in FUNCTIONS), None)
 
 
 def array_ufunc(self: Array, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
+import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Never, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, cast
 
 import numpy as np
 
-from neonlite.backend.base import LifecycleMethods, open_backends
+from neonlite.array_namespace import Namespace
+from neonlite.backend.base import BackendBase
 from neonlite.backend.batch_size import BatchSize, BatchSizeMethods, ShardMethods
-from neonlite.backend.cache import Cache
+from neonlite.backend.cache import Cache, clear_caches
 from neonlite.backend.creation import CreationMethods, ShapeMethods
 from neonlite.backend.custom_ops import CustomOpMethods
 from neonlite.backend.lock import FairLock
-from neonlite.backend.measure import HistogramMethods, MemoryMethods, TimingMethods
+from neonlite.backend.measure import MemoryMethods, TimingMethods
 from neonlite.backend.op_methods import OpMethods
 from neonlite.backend.planning.assignment import AssignmentMethods, PlanCache, RunMethods
 from neonlite.backend.primitives.geometry import LayerObjectMethods
@@ -29,19 +32,96 @@ from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.meta import MetaRuntime
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import checks_arguments, one_of
+from neonlite.backend.validation import called_from, checks_arguments, integer, one_of
 from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.gradcheck import check_grad
 from neonlite.name_hints import BACKEND, add_hints
 from neonlite.optree import Operand
 from neonlite.tree_structure import MAX_STRUCTURE_BYTES, structure_bytes
 from neonlite.typing import DTypeLike
 
-if TYPE_CHECKING:
-    from neonlite.array_namespace import Namespace
-    from neonlite.gradcheck import check_grad
-
 MAX_CHECKED_DOT_INFOS = 1024
 _backend_ids = itertools.count(1)
+_open_backends: weakref.WeakSet[Backend] = weakref.WeakSet()  # closed when Python exits
+
+
+# --- histograms of tensors: the number of elements of each magnitude, in bins of powers of two ---
+
+
+class HistogramMethods(BackendBase):
+    """The methods of ``Backend`` for histograms."""
+
+    hist_bins = 64
+    hist_offset = -48
+
+    def set_hist_buffers(self, hist_bins: int, hist_offset: int) -> None:
+        """Set the bins of ``Tensor.hist``, and delete all histograms.
+
+        Parameters
+        ----------
+        hist_bins : int
+            The number of bins, one for each power of two; initially 64.
+        hist_offset : int
+            The exponent of the first bin; initially -48.
+        """
+        bins = integer("be.set_hist_buffers: hist_bins", hist_bins)
+        offset = integer("be.set_hist_buffers: hist_offset", hist_offset, -math.inf)
+        self.hist_bins, self.hist_offset, self.hist_buf = bins, offset, {}
+
+    def histogram(self, t: Tensor, tag: str) -> Tensor:
+        """Count the elements of a tensor by magnitude, in bins of powers of two.
+
+        bin = rint(log2 |x|) - hist_offset, clipped to the first and the last bin. NaN is not counted.
+
+        Parameters
+        ----------
+        t : Tensor
+            The tensor.
+        tag : str
+            The name of the histogram for ``dump_hist_data``.
+
+        Returns
+        -------
+        Tensor
+            The counts, (1, hist_bins), int32.
+        """
+        values = self.astype(t, "float64" if t.info.dtype == "float64" else "float32")
+        exponent = self.rint(self.log2(self.absolute(values)))
+        bin_index = self.clip(exponent - self.hist_offset, 0, self.hist_bins - 1)
+        is_number = values == values
+        bin_ids = self.astype(self.where(is_number, bin_index, 0), "int32")
+        counts = self.build(
+            "scatter_add",
+            self.reshape(self.astype(is_number, "int32"), -1, 1),
+            self.reshape(bin_ids, -1, 1),
+            axis=0,
+            size=self.hist_bins,
+        )
+        if tag not in self.hist_buf:
+            self.hist_buf[tag] = self.zeros((1, self.hist_bins), dtype="int32")
+        self.hist_buf[tag][:] = self.reshape(counts, 1, self.hist_bins)
+        return self.hist_buf[tag]
+
+    def dump_hist_data(self) -> tuple[Tensor, dict[str, int]]:
+        """Return all histograms, and delete them.
+
+        Returns
+        -------
+        data : Tensor
+            The counts, (number of tags, hist_bins), int32.
+        tags : dict
+            The row of each tag.
+        """
+        rows = list(self.hist_buf.values())
+        data = self.zeros((len(rows), self.hist_bins), dtype="int32")
+        if rows:
+            data[:] = self.concat(rows, axis=0)
+        tags = {tag: row for row, tag in enumerate(self.hist_buf)}
+        self.hist_buf = {}
+        return data, tags
+
+
+# --- the backend ---
 
 
 @add_hints(BACKEND)
@@ -64,7 +144,6 @@ class Backend(
     MemoryMethods,
     TimingMethods,
     ReplayMethods,
-    LifecycleMethods,
 ):
     """Creates tensors, builds and evaluates op-trees, and runs primitives. ``gen_backend`` creates the current one.
 
@@ -95,10 +174,9 @@ class Backend(
         The runtime is not installed.
     """
 
+    check_grad = check_grad
     if TYPE_CHECKING:
         __getattr__: Callable[[Never], Never]  # type: ignore[assignment, misc]  # other attributes are errors
-        check_grad = check_grad  # set by neonlite.gradcheck, which imports this module
-    namespace_type: type[Namespace]  # set by neonlite.array_namespace
 
     @checks_arguments
     def __init__(
@@ -130,7 +208,7 @@ class Backend(
         self.bsz = batch_size
         self.hist_buf: dict[str, Tensor] = {}
         self.closed_by = ""  # the call that closed the backend, with file and line
-        open_backends.add(self)
+        _open_backends.add(self)
         self.memory_tracker = self.runtime.memory_tracker
         # the Infos of operands that passed the checks
         self.checked_dot_infos = Cache(MAX_CHECKED_DOT_INFOS, self.memory_tracker)
@@ -144,7 +222,33 @@ class Backend(
             weakref.WeakValueDictionary()
         )  # ``distribute_data``
         self.plan_cache = PlanCache(self.memory_tracker)
-        self.array_api = self.namespace_type(self)  # not a property, so that Jupyter completes its names
+        self.array_api = Namespace(self)  # not a property, so that Jupyter completes its names
+
+    @classmethod
+    def allocate_backend(cls, /, name: str, **options: object) -> Self:
+        """Create a backend without making it the current one.
+
+        Parameters
+        ----------
+        name : str
+            The runtime.
+        **options : object
+            Arguments of ``Backend``.
+
+        Returns
+        -------
+        Backend
+            The new backend.
+        """
+        return cls(name, **cast(Any, options))
+
+    def cleanup_backend(self) -> None:
+        """Close the backend: release its plans and buffers. Its tensors can still be read."""
+        self.closed_by = self.closed_by or called_from()
+        self._executor = self.primitives = None
+        self.memory_tracker.clear_thread_cache()
+        self.hist_buf = {}
+        clear_caches(self.memory_tracker)
 
     def __repr__(self) -> str:
         closed = f", closed by {self.closed_by}" if self.closed else ""
@@ -283,3 +387,9 @@ class Backend(
     def rng_seed(self) -> int:
         """The seed of all random streams."""
         return self.streams.seed
+
+
+@atexit.register
+def _clean_up() -> None:
+    for be in list(_open_backends):
+        be.cleanup_backend()

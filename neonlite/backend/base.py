@@ -1,18 +1,17 @@
-"""BackendBase: what the classes of a Backend's methods, tensors and op-trees use of it; how backends are closed."""
+"""BackendBase: what the classes of a Backend's methods, tensors and op-trees use of it. It imports no other module."""
 
 from __future__ import annotations
 
-import atexit
-import weakref
-from typing import TYPE_CHECKING, Any, Self, cast
-
-from neonlite.backend.cache import clear_caches
-from neonlite.backend.validation import called_from
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from weakref import WeakValueDictionary
 
-    from neonlite.backend.random import RandomStreams
+# the functions of ``current.py``, which sets them, for the modules below it
+current_backend: Callable[[], Any]
+use_backend: Callable[[Any], AbstractContextManager[Any]]
 
 
 class Untracked:
@@ -34,7 +33,7 @@ class BackendBase(Untracked):
     default_dtype_name: str
     compat_mode: str | None
     deterministic: bool | None
-    streams: RandomStreams
+    streams: Any
     runtime: Any
     primitives: Any
     _executor: Any
@@ -49,56 +48,3 @@ class BackendBase(Untracked):
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
-
-
-# --- creation, closing and clean-up of backends, and the check that a backend is open ---
-
-CLOSED_MESSAGE = (
-    "is closed: its tensors can still be read with .get(), but nothing can be evaluated. Create tensors and networks "
-    "again on the backend that gen_backend() returns, or copy a tensor there with be.array(t)."
-)
-
-open_backends: weakref.WeakSet[BackendBase] = weakref.WeakSet()  # cleaned up when Python exits
-
-
-class LifecycleMethods(BackendBase):
-    """The methods of ``Backend`` that create and close a backend."""
-
-    @classmethod
-    def allocate_backend(cls, /, name: str, **options: object) -> Self:
-        """Create a backend without making it the current one.
-
-        Parameters
-        ----------
-        name : str
-            The runtime.
-        **options : object
-            Arguments of ``Backend``.
-
-        Returns
-        -------
-        Backend
-            The new backend.
-        """
-        return cast(Any, cls)(name, **options)
-
-    def cleanup_backend(self) -> None:
-        """Close the backend: release its plans and buffers. Its tensors can still be read."""
-        self.closed_by = self.closed_by or called_from()
-        self._executor = self.primitives = None
-        self.memory_tracker.clear_thread_cache()
-        self.hist_buf = {}
-        clear_caches(self.memory_tracker)
-
-
-@atexit.register
-def _clean_up() -> None:
-    for be in list(open_backends):
-        be.cleanup_backend()
-
-
-def check_open(be: BackendBase) -> None:
-    """Raise RuntimeError if the backend is closed."""
-    if be.closed_by:
-        raise RuntimeError(f"{be!r} {CLOSED_MESSAGE}")
-    be.runtime.check_device()

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.base import BackendBase, check_open
+from neonlite.backend.base import BackendBase
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.errstate import IgnoreFPErrors
-from neonlite.backend.measure import ExternalMemory, format_bytes, translate_error
+from neonlite.backend.measure import ExternalMemory, format_bytes
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import checks_names
+from neonlite.backend.validation import check_open, checks_names
 from neonlite.dtypes import (
     FLOAT_DTYPES,
     INSTALL_COMMAND,
@@ -590,7 +590,7 @@ def _allocate_tensor(
         array = create(shape, dtype=be.runtime.dtype(dtype))
     except Exception as error:
         what = f"{name or 'a tensor'} {shape} {dtype}, {format_bytes(info.attrs['nbytes'])}"
-        raise translate_error(be.runtime, error, what) from error
+        raise be.runtime.allocation_error(error, what) from error
     t = Tensor(array, info, name, allocation=be.memory_tracker.track(info.attrs["nbytes"]))
     t.persist_values = persist_values
     return t

@@ -1,25 +1,17 @@
-"""Measurements of a backend: memory and its peak, timing marks, and histograms of tensors."""
+"""Measurements of a backend: memory and its peak, and timing marks."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from neonlite.backend.base import BackendBase
 from neonlite.backend.lock import create_lock
-from neonlite.backend.validation import integer
-
-if TYPE_CHECKING:
-    from neonlite.backend.planning.layout import LayoutCache
-    from neonlite.backend.runtimes.base import Runtime
-    from neonlite.backend.tensor import Tensor
-    from neonlite.typing import NativeArray
 
 
 def format_bytes(nbytes: float) -> str:
@@ -77,7 +69,7 @@ class Allocation:
 
     release_record: tuple[str, int]
     add_record: Callable[[tuple[str, int]], None]
-    layout_cache: LayoutCache | None  # the NHWC copy of the values, if any
+    layout_cache: Any  # the LayoutCache with the NHWC copy of the values (``planning/layout.py``), or None
     is_exported: bool  # other libraries can read and write the memory, so it has no layout cache
 
     def __del__(self) -> None:
@@ -88,7 +80,7 @@ class Allocation:
 class ExternalMemory:
     """Memory that the backend did not allocate. It is never cached in NHWC, as other libraries can write it."""
 
-    layout_cache: LayoutCache | None = None
+    layout_cache: Any = None
     is_exported = True
 
 
@@ -228,42 +220,6 @@ class MemoryMethods(BackendBase):
         self.memory_tracker.reset_peak()
 
 
-# --- functions of a runtime ---
-
-
-def allocate_tracked(
-    runtime: Runtime, kind: str, purpose: str, nbytes: int, allocate: Callable[[], NativeArray]
-) -> tuple[NativeArray, Allocation]:
-    """Allocate an arena or a workspace; return it with its record in the memory tracker.
-
-    ``kind`` is "arena" or "workspaces". If ``allocate`` fails, raises OutOfMemoryError with the purpose.
-    """
-    runtime.check_device()
-    try:
-        buffer = allocate()
-    except MemoryError as error:
-        raise out_of_memory_error(runtime, f"{purpose}, {format_bytes(nbytes)}") from error
-    return buffer, runtime.memory_tracker.track(nbytes, kind)
-
-
-def translate_error(runtime: Runtime, error: Exception, what: str) -> Exception:
-    """Convert an error of the library to a more specific one; ``what`` describes the allocation that failed."""
-    error = runtime.translate_error(error)
-    is_bare = isinstance(error, MemoryError) and not isinstance(error, OutOfMemoryError)
-    return out_of_memory_error(runtime, what) if is_bare else error
-
-
-def out_of_memory_error(runtime: Runtime, what: str) -> OutOfMemoryError:
-    """Return the error of a failed allocation, with allocated and free bytes and how to use less memory."""
-    info = runtime.mem_get_info()
-    free = f", {DeviceMemory(*info)} on the device" if info else ""
-    return OutOfMemoryError(
-        f"out of memory allocating {what}: {runtime.name!r} holds {runtime.memory_tracker.usage()}{free}. Reduce the "
-        "batch size, use dtype='float16', or delete unused tensors. model.summary(data) and be.dry_run() report "
-        "the required memory in advance."
-    )
-
-
 # --- timing marks of a backend, as in neon: record the time at which work is finished ---
 
 
@@ -330,79 +286,3 @@ class TimingMethods(BackendBase):
                 "be.get_time: expected two recorded marks, got one that is not. Call be.record_mark first."
             )
         return (end.seconds - start.seconds) * 1e3
-
-
-# --- histograms of tensors: the number of elements of each magnitude, in bins of powers of two ---
-
-
-class HistogramMethods(BackendBase):
-    """The methods of ``Backend`` for histograms."""
-
-    hist_bins = 64
-    hist_offset = -48
-
-    def set_hist_buffers(self, hist_bins: int, hist_offset: int) -> None:
-        """Set the bins of ``Tensor.hist``, and delete all histograms.
-
-        Parameters
-        ----------
-        hist_bins : int
-            The number of bins, one for each power of two; initially 64.
-        hist_offset : int
-            The exponent of the first bin; initially -48.
-        """
-        bins = integer("be.set_hist_buffers: hist_bins", hist_bins)
-        offset = integer("be.set_hist_buffers: hist_offset", hist_offset, -math.inf)
-        self.hist_bins, self.hist_offset, self.hist_buf = bins, offset, {}
-
-    def histogram(self, t: Tensor, tag: str) -> Tensor:
-        """Count the elements of a tensor by magnitude, in bins of powers of two.
-
-        bin = rint(log2 |x|) - hist_offset, clipped to the first and the last bin. NaN is not counted.
-
-        Parameters
-        ----------
-        t : Tensor
-            The tensor.
-        tag : str
-            The name of the histogram for ``dump_hist_data``.
-
-        Returns
-        -------
-        Tensor
-            The counts, (1, hist_bins), int32.
-        """
-        values = self.astype(t, "float64" if t.info.dtype == "float64" else "float32")
-        exponent = self.rint(self.log2(self.absolute(values)))
-        bin_index = self.clip(exponent - self.hist_offset, 0, self.hist_bins - 1)
-        is_number = values == values
-        bin_ids = self.astype(self.where(is_number, bin_index, 0), "int32")
-        counts = self.build(
-            "scatter_add",
-            self.reshape(self.astype(is_number, "int32"), -1, 1),
-            self.reshape(bin_ids, -1, 1),
-            axis=0,
-            size=self.hist_bins,
-        )
-        if tag not in self.hist_buf:
-            self.hist_buf[tag] = self.zeros((1, self.hist_bins), dtype="int32")
-        self.hist_buf[tag][:] = self.reshape(counts, 1, self.hist_bins)
-        return self.hist_buf[tag]
-
-    def dump_hist_data(self) -> tuple[Tensor, dict[str, int]]:
-        """Return all histograms, and delete them.
-
-        Returns
-        -------
-        data : Tensor
-            The counts, (number of tags, hist_bins), int32.
-        tags : dict
-            The row of each tag.
-        """
-        rows = list(self.hist_buf.values())
-        data = self.zeros((len(rows), self.hist_bins), dtype="int32")
-        if rows:
-            data[:] = self.concat(rows, axis=0)
-        tags = {tag: row for row, tag in enumerate(self.hist_buf)}
-        self.hist_buf = {}
-        return data, tags

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from neonlite.backend.tree_methods import TreeMethods
 from neonlite.backend.tree_operands import as_indices, as_operand, build_node, check_axes, check_axis
 from neonlite.backend.validation import boolean, integer, one_of, reject_options
-from neonlite.name_hints import hide_unknown, synonyms
-from neonlite.ops import OP_TABLE, SHAPE_FN_BY_KIND, Op
+from neonlite.name_hints import hide_unknown
+from neonlite.ops import OP_TABLE, SHAPE_FN_BY_KIND, SYNONYMS, Op
 from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.typing import AxisLike, OperandLike
 
@@ -212,5 +212,5 @@ for _op in OP_TABLE:
     if _op.kind in (*SHAPE_FN_BY_KIND, "library") and _op.name not in NOT_GENERATED:
         setattr(OpMethods, _op.method, make_method(_op))
 for _name, _method in [*vars(TreeMethods).items(), *vars(OpMethods).items()]:
-    for _alias in synonyms(_name):
+    for _alias in SYNONYMS.get(_name, ()):
         setattr(OpMethods, _alias, _method)

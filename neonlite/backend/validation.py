@@ -17,6 +17,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, dataclass_transform
 
 import numpy as np
 
+from neonlite.backend.base import BackendBase
 from neonlite.backend.serialization import Serializable
 from neonlite.messages import describe, expected
 from neonlite.name_hints import argument_hint
@@ -41,6 +42,19 @@ def entry_frame(frame: FrameType) -> tuple[FrameType, int]:
     while frame.f_back and frame.f_back.f_globals.get("__name__", "").partition(".")[0] == "neonlite":
         frame, depth = frame.f_back, depth + 1
     return frame, depth
+
+
+CLOSED_MESSAGE = (
+    "is closed: its tensors can still be read with .get(), but nothing can be evaluated. Create tensors and networks "
+    "again on the backend that gen_backend() returns, or copy a tensor there with be.array(t)."
+)
+
+
+def check_open(be: BackendBase) -> None:
+    """Raise RuntimeError if the backend is closed."""
+    if be.closed_by:
+        raise RuntimeError(f"{be!r} {CLOSED_MESSAGE}")
+    be.runtime.check_device()
 
 
 # --- validation of arguments: integers, numbers, booleans, names, functions and instances of a class ---

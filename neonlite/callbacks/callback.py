@@ -11,9 +11,8 @@ from neonlite.backend.validation import check_keys, expected_argument, integer, 
 from neonlite.name_hints import CALLBACK, look_up
 
 if TYPE_CHECKING:
-    from neonlite.callbacks.callbacks import Callbacks
+    from neonlite.callbacks.history import History
     from neonlite.data import NervanaDataIterator
-    from neonlite.models import Model
 
 DataSet = TypeVar("DataSet", bound="NervanaDataIterator")
 Frequency = int | list[int]  # every n epochs or minibatches, or those of these indices
@@ -114,6 +113,20 @@ class CallbackBase:
         """
 
 
+class CallbacksBase(CallbackBase):
+    """The base class of ``Callbacks``: its attributes, which callbacks use. The others have the type Any."""
+
+    model: Any
+    train_set: NervanaDataIterator | None
+    history: History
+    callbacks: list[Callback]
+    eval_seconds: dict[str, float]
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
 class Callback(NervanaObject, CallbackBase):
     """Base class of callbacks; a subclass overrides the events that it needs.
 
@@ -138,7 +151,7 @@ class Callback(NervanaObject, CallbackBase):
         Whether, in a ``fit`` in several processes, only rank 0 runs the callback, as those that display or write.
     """
 
-    callbacks: Callbacks
+    callbacks: CallbacksBase
     initial_state: object = None  # the result of ``get_state`` before the first training
     output_path: str | None = None
     priority = PRIORITY_RECORD
@@ -160,7 +173,7 @@ class Callback(NervanaObject, CallbackBase):
                 )
 
     @property
-    def model(self) -> Model:
+    def model(self) -> Any:
         """The model that is trained."""
         return self.callbacks.model
 

@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from neonlite import messages
 from neonlite.backend import NervanaObject
 from neonlite.backend.serialization import constructor_arguments, find_class
 from neonlite.backend.validation import instance, integer, with_attributes
-from neonlite.callbacks.callback import Callback, CallbackBase, check_dataset, check_frequency
+from neonlite.callbacks.callback import Callback, CallbackBase, CallbacksBase, check_dataset, check_frequency
 from neonlite.callbacks.history import History
 from neonlite.callbacks.loggers import ProgressBarCallback, TrainLoggerCallback
 from neonlite.callbacks.monitoring import (
@@ -37,13 +37,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from neonlite.data import NervanaDataIterator
-    from neonlite.models import Model
     from neonlite.transforms import Cost, Metric
 
 UNSERIALIZED_ARGUMENTS = ("eval_set", "tune_set", "file")  # constructor arguments of callbacks that are not JSON data
 
 
-class Callbacks(NervanaObject, CallbackBase):
+class Callbacks(NervanaObject, CallbacksBase):
     """The callbacks of a training run, and its history.
 
     Parameters
@@ -96,9 +95,12 @@ class Callbacks(NervanaObject, CallbackBase):
         An option for evaluation without ``eval_set``, or ``serialize`` without ``save_path``.
     """
 
+    if TYPE_CHECKING:
+        __getattr__: Callable[[Never], Never]  # type: ignore[assignment, misc]  # other attributes are errors
+
     def __init__(
         self,
-        model: Model,
+        model: Any,
         train_set: NervanaDataIterator | None = None,
         output_file: str | Path | None = None,
         eval_freq: int | list[int] | None = None,
@@ -287,7 +289,7 @@ class Callbacks(NervanaObject, CallbackBase):
     def load_callbacks(
         cls,
         cdict: dict[str, Any],
-        model: Model,
+        model: Any,
         train_set: NervanaDataIterator | None = None,
         eval_set: NervanaDataIterator | None = None,
     ) -> Callbacks:

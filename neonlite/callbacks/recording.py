@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isqrt, prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import import_extra, instance, integer, sequence, with_attributes
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from neonlite.data import NervanaDataIterator
-    from neonlite.models import GAN
     from neonlite.transforms import Metric
 
 # --- training cost ---------------------------------------------------------------------------------------------------
@@ -403,11 +402,6 @@ class RunTimerCallback(Callback):
 
 class GANCallback(Callback):
     """Base class of callbacks for a ``GAN``."""
-
-    @property
-    def model(self) -> GAN:
-        """The GAN that is trained."""
-        return cast("GAN", super().model)  # ``on_train_begin`` checks it
 
     def on_train_begin(self, epochs: int) -> None:
         with_attributes(f"{self.classnm}: model", self.model, "cost_gen", "a GAN")

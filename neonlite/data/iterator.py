@@ -33,8 +33,6 @@ from neonlite.name_hints import DATA, add_hints
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
-    from neonlite.encoders.inputs import InputEncoder
-    from neonlite.encoders.targets import TargetEncoder
     from neonlite.typing import ArrayLike, ShapeLike
 
 PAIRS_WAY_OUT = (
@@ -79,8 +77,8 @@ class NervanaDataIterator(NervanaObject):
     shape: Any = None
     nclass: int | None = None
     preprocessing: Preprocessing | None = None
-    input_encoder: InputEncoder | None = None
-    target_encoder: TargetEncoder | None = None
+    input_encoder: Any = None  # encoders import this module
+    target_encoder: Any = None
 
     def __iter__(self) -> Iterator[Minibatch]:
         raise NotImplementedError(f"{self.classnm}: expected a method __iter__ that yields minibatches, got none.")

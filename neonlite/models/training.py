@@ -30,31 +30,66 @@ from neonlite.optimizers.rules import OPTIMIZERS, flatten_optimizers
 from neonlite.transforms import Cost
 from neonlite.transforms.cost import COSTS
 
-# what ``fit`` sets before its first step, besides the progress
-START_FIELDS = (
-    "data_state",
-    "loaded_state",
-    "interrupted_callbacks",
-    "callbacks",
-    "ndata",
-    "target_encoder",
-    "metadata",
-)
-REMEDIES = "a lower learning rate, the optimizer's gradient_clip_norm, inputs scaled to about -1 to 1"
+
+def train_epochs(
+    model: TrainingMethods, dataset: Any, callbacks: CallbackBase, num_epochs: int, interrupt: DeferredInterrupt
+) -> bool:
+    """Train the remaining epochs; return False if a callback ended training within one."""
+    model.recorded_steps = RecordedSteps(model) if can_record(model) else None
+    while model.epoch_index < num_epochs and not model.is_finished:
+        model.nbatches = dataset.nbatches  # may differ between epochs
+        callbacks.on_epoch_begin(model.epoch_index)
+        if model.is_finished or not train_epoch(model, dataset, callbacks, interrupt):
+            return False
+        callbacks.on_epoch_end(model.epoch_index - 1)
+        if model.data_parallel is not None:
+            model.data_parallel.check_before_epoch()
+        interrupt.raise_if_pending()
+    return True
+
+
+def train_epoch(
+    model: TrainingMethods, dataset: NervanaDataIterator, callbacks: CallbackBase, interrupt: DeferredInterrupt
+) -> bool:
+    """Train on the remaining minibatches of an epoch; return False if a callback ended training before its end."""
+    epoch = model.epoch_index
+    model.be.begin(Block.epoch, epoch)
+    for x, t in dataset:
+        if model.is_finished:
+            return False
+        callbacks.on_minibatch_begin(epoch, model.minibatch_index)
+        model.be.begin(Block.minibatch, model.minibatch_index)
+        with interrupt.defer(), model.be.lock, use_batch_size_of(model, x):  # a complete step or, after an error, none
+            atomic(train_minibatch, model, dataset, x, t, epoch, last=last_statement(model))
+        model.be.end(Block.minibatch, model.minibatch_index - 1)
+        callbacks.on_minibatch_end(epoch, model.minibatch_index - 1)
+        interrupt.raise_if_pending()
+        if model.is_finished and model.minibatch_index < model.nbatches:
+            return False  # before the iterator computes the next minibatch
+    if not model.minibatch_index:
+        raise ValueError(
+            f"{model.name}: expected at least one minibatch in epoch {epoch + 1}, got none from {describe(dataset)}"
+        )
+    with interrupt.defer(), model.be.lock:  # a fork does not come in between
+        atomic(end_epoch, model, dataset, epoch)
+    model.be.end(Block.epoch, epoch)
+    return True
+
+
+def train_minibatch(
+    model: TrainingMethods, dataset: NervanaDataIterator, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int
+) -> None:
+    """Run a training step and count it; if it fails, restore everything that the next step depends on."""
+    restore_step_on_failure(model)
+    save_data_state(model, dataset)
+    model.step_cost = model.train_step(x, t, epoch)
+    model.epoch_cost += model.step_cost
+    model.minibatch_index += 1
+    model.total_cost = model.epoch_cost / model.minibatch_index
 
 
 class TrainingMethods(ModelBase):
     """The training step of a model."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether a callback, of any process, has ended training."""
-        return self.finished if self.data_parallel is None else self.data_parallel.finished
-
-    @property
-    def loss_scaling(self) -> LossScaling | None:
-        """The optimizer if it is a ``LossScaling``, else None."""
-        return self.optimizer if isinstance(self.optimizer, LossScaling) else None
 
     def train_step(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int = 0) -> float:
         """Train on one minibatch. If it raises an error, the trainable weights are unchanged.
@@ -73,20 +108,7 @@ class TrainingMethods(ModelBase):
         float
             The cost of the minibatch.
         """
-        parallel = self.data_parallel
-        if parallel is not None and parallel.has_no_columns:
-            parallel.zero_gradients()
-            cost = 0.0
-        else:
-            if self.recorded_steps is not None:
-                y, computed = self.recorded_steps.compute_gradients(x, t)
-            else:
-                uses, block = (self.layers, self.cost, x, t), (Block.minibatch, self.loss_scaling)
-                y, computed = self.be.replay(block, lambda: self.compute_gradients(x, t), uses, self.cuda_graphs)
-            cost = self.compute_cost(y, t) if computed is None else computed  # waits for the GPU, raises its errors
-            check_step_cost(self, cost, x, t)
-        if parallel is not None:
-            cost = parallel.reduce(cost)
+        cost = self._compute_all_gradients(x, t)  # by compute_gradients
         self.optimizer.optimize(self.layers_to_optimize, epoch)
         return cost
 
@@ -128,6 +150,27 @@ class TrainingMethods(ModelBase):
         """
         return float(self.cost.get_cost(y, t).item())
 
+    # --- how it is made fast, and the rest ---
+
+    def _compute_all_gradients(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> float:
+        """Compute the gradients, repeating those of an earlier step if possible; with several processes, add them.
+
+        Returns the cost, that of all processes.
+        """
+        parallel = self.data_parallel
+        if parallel is not None and parallel.has_no_columns:
+            parallel.zero_gradients()
+            cost = 0.0
+        else:
+            if self.recorded_steps is not None:
+                y, computed = self.recorded_steps.compute_gradients(x, t)
+            else:
+                uses, block = (self.layers, self.cost, x, t), (Block.minibatch, self.loss_scaling)
+                y, computed = self.be.replay(block, lambda: self.compute_gradients(x, t), uses, self.cuda_graphs)
+            cost = self.compute_cost(y, t) if computed is None else computed  # waits for the GPU, raises its errors
+            check_step_cost(self, cost, x, t)
+        return cost if parallel is None else parallel.reduce(cost)
+
     def scale_errors(self, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
         """Return the errors of the outputs, multiplied by the scale of a ``LossScaling`` optimizer.
 
@@ -137,6 +180,16 @@ class TrainingMethods(ModelBase):
             The gradient of the cost with respect to the outputs.
         """
         return errors if self.loss_scaling is None else self.loss_scaling.scale_errors(errors)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a callback, of any process, has ended training."""
+        return self.finished if self.data_parallel is None else self.data_parallel.finished
+
+    @property
+    def loss_scaling(self) -> LossScaling | None:
+        """The optimizer if it is a ``LossScaling``, else None."""
+        return self.optimizer if isinstance(self.optimizer, LossScaling) else None
 
     def nonfinite_weights(self) -> list[str]:
         """Return the names of the weights with NaN or infinity, as in ``get_weights``: "fc.W"."""
@@ -148,7 +201,20 @@ class TrainingMethods(ModelBase):
         )
 
 
-# --- the loop --------------------------------------------------------------------------------------------------------
+# what ``fit`` sets before its first step, besides the progress
+START_FIELDS = (
+    "data_state",
+    "loaded_state",
+    "interrupted_callbacks",
+    "callbacks",
+    "ndata",
+    "target_encoder",
+    "metadata",
+)
+REMEDIES = "a lower learning rate, the optimizer's gradient_clip_norm, inputs scaled to about -1 to 1"
+
+
+# --- before and after the loop ----------------------------------------------------------------------------------------
 
 
 def train(
@@ -260,23 +326,6 @@ def start_training(
         model.data_parallel.check_before_epoch()
 
 
-def train_epochs(
-    model: TrainingMethods, dataset: Any, callbacks: CallbackBase, num_epochs: int, interrupt: DeferredInterrupt
-) -> bool:
-    """Train the remaining epochs; return False if a callback ended training within one."""
-    model.recorded_steps = RecordedSteps(model) if can_record(model) else None
-    while model.epoch_index < num_epochs and not model.is_finished:
-        model.nbatches = dataset.nbatches  # may differ between epochs
-        callbacks.on_epoch_begin(model.epoch_index)
-        if model.is_finished or not train_epoch(model, dataset, callbacks, interrupt):
-            return False
-        callbacks.on_epoch_end(model.epoch_index - 1)
-        if model.data_parallel is not None:
-            model.data_parallel.check_before_epoch()
-        interrupt.raise_if_pending()
-    return True
-
-
 def interrupt_callbacks(model: TrainingMethods) -> None:
     """Run the event of an interrupted training; keep the states of the callbacks for the ``fit`` that resumes it."""
     try:
@@ -284,48 +333,6 @@ def interrupt_callbacks(model: TrainingMethods) -> None:
     finally:
         if isinstance(model.callbacks, Callbacks):
             model.interrupted_callbacks = model.callbacks.get_state()["callbacks"]
-
-
-def train_epoch(
-    model: TrainingMethods, dataset: NervanaDataIterator, callbacks: CallbackBase, interrupt: DeferredInterrupt
-) -> bool:
-    """Train on the remaining minibatches of an epoch; return False if a callback ended training before its end."""
-    epoch = model.epoch_index
-    model.be.begin(Block.epoch, epoch)
-    for x, t in dataset:
-        if model.is_finished:
-            return False
-        callbacks.on_minibatch_begin(epoch, model.minibatch_index)
-        model.be.begin(Block.minibatch, model.minibatch_index)
-        with interrupt.defer(), model.be.lock, use_batch_size_of(model, x):
-            atomic(train_minibatch, model, dataset, x, t, epoch, last=last_statement(model))
-        model.be.end(Block.minibatch, model.minibatch_index - 1)
-        callbacks.on_minibatch_end(epoch, model.minibatch_index - 1)
-        interrupt.raise_if_pending()
-        if (
-            model.is_finished and model.minibatch_index < model.nbatches
-        ):  # before the iterator computes the next minibatch
-            return False
-    if not model.minibatch_index:
-        raise ValueError(
-            f"{model.name}: expected at least one minibatch in epoch {epoch + 1}, got none from {describe(dataset)}"
-        )
-    with interrupt.defer(), model.be.lock:  # a fork does not come in between
-        atomic(end_epoch, model, dataset, epoch)
-    model.be.end(Block.epoch, epoch)
-    return True
-
-
-def train_minibatch(
-    model: TrainingMethods, dataset: NervanaDataIterator, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int
-) -> None:
-    """Run a training step and count it; if it fails, restore everything that the next step depends on."""
-    restore_step_on_failure(model)
-    save_data_state(model, dataset)
-    model.step_cost = model.train_step(x, t, epoch)
-    model.epoch_cost += model.step_cost
-    model.minibatch_index += 1
-    model.total_cost = model.epoch_cost / model.minibatch_index
 
 
 def is_own(optimizer: Any) -> bool:

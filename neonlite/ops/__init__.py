@@ -22,10 +22,6 @@ from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.ops import functions, linalg, shapes
 from neonlite.ops.shapes import Shape, Strides
 
-LN2, LN10 = math.log(2.0), math.log(10.0)
-TWO_OVER_SQRT_PI = 2 / math.sqrt(math.pi)
-SAFELOG_FLOOR = math.exp(-50.0)
-
 
 def missing_gradient(*_: object, **__: object) -> NoReturn:
     """Raise NotImplementedError: the gradient rule of an op that has none."""
@@ -35,6 +31,8 @@ def missing_gradient(*_: object, **__: object) -> NoReturn:
 @dataclass(frozen=True, eq=False)
 class Op:
     """The definition of an op. Ops compare equal by identity only.
+
+    The first seven columns define it. The others are options, with defaults that are right for most elementwise ops.
 
     Parameters
     ----------
@@ -46,34 +44,30 @@ class Op:
         The gradient rule ``grad(be, dz, z, *operands, **attrs)``; None for a gradient of zero.
     doc : str
         A short description of the result, for docstrings and docs/ops.md.
-    method : str
-        The name of the backend method, ``be.subtract``; the op's name by default.
+    names : str
+        The name of the backend method, ``be.subtract``, and its aliases in NumPy, the array-API standard, PyTorch,
+        SciPy and neon: "subtract sub"; the op's name by default.
     arity : int, default 1
         The number of operands; -1 for any number.
     kind : {"elementwise", "reduction", "view", "library", "random", "structural"}
         How executors run it. A view shares the memory of its operand, a library op is called once on complete arrays
         instead of block by block, and a structural op computes nothing.
-    shape_fn : callable or None
-        The shape rule, from the operands' shapes and the attributes to the result's shape. None: the rule of the kind.
-    strides_fn : callable or None
-        The stride rule of a view, ``strides_fn(strides, x_shape, z_shape, **attrs)``. None: the strides are unknown.
-    flops_fn : callable or None
-        The floating-point operations, ``flops_fn(z_shape, *operand_shapes)``. None: the rule of the kind, which is one
-        per element that an elementwise op computes, one per element that a reduction reads, and 0 for other kinds.
+    shape_fn, strides_fn, flops_fn : callable or None
+        The result's shape, from the operands' shapes and the attributes; the strides of a view,
+        ``strides_fn(strides, x_shape, z_shape, **attrs)``; and the floating-point operations,
+        ``flops_fn(z_shape, *operand_shapes)``. None: the shape and operations of the kind, and unknown strides.
     result_dtype : {"same", "float", "boolean", "sum", "index", "explicit"}
         The result's dtype. "same": that of the operands. "float": the same for floats, the default dtype for integers.
         "boolean": 0 or 1 in such a float dtype. "sum": that of the operands, but 64 bits for integers. "index": int64.
         "explicit": the attribute ``to``.
     promoted_operands : slice
         The operands that are cast to one dtype before the op runs; all by default.
-    may_raise : bool, default False
-        Whether ``run`` checks values and may raise.
-    may_raise_on_integers : bool, default False
-        Whether ``run`` checks values and may raise if they are integers.
-    integers_only : bool, default False
-        Whether floats are refused with TypeError.
     compute_dtypes : tuple of str, default ()
         The dtypes in which the op computes, if not all; operands of another one are refused with TypeError.
+    integers_only : bool, default False
+        Whether floats are refused with TypeError.
+    may_raise, may_raise_on_integers : bool, default False
+        Whether ``run`` checks values and may raise; or only if they are integers.
     order_signs : tuple of int, optional
         For a comparison, the signs of x - y for which the result is 1; for an op that selects an operand by comparison,
         those for which it is x. Plans then know the result for a scalar out of the range of an integer operand.
@@ -87,25 +81,30 @@ class Op:
     run: Callable[..., Any]
     grad: Callable[..., Any] | None = missing_gradient
     doc: str = ""
-    method: str = ""
+    names: str = ""
     arity: int = 1
     kind: str = "elementwise"
+
+    # the result's shape, cost and dtype
     shape_fn: Callable[..., Shape] | None = None
     strides_fn: Callable[..., Strides] | None = None
     flops_fn: Callable[..., int] | None = None
     result_dtype: str = "same"
+    # which operands are cast, which are refused
     promoted_operands: slice = field(default_factory=lambda: slice(None))
+    compute_dtypes: tuple[str, ...] = ()
+    integers_only: bool = False
     may_raise: bool = False
     may_raise_on_integers: bool = False
-    integers_only: bool = False
-    compute_dtypes: tuple[str, ...] = ()
+    # for plans, formulas and tests
     order_signs: tuple[int, ...] | None = None
     symbol: str = ""
     sample_range: tuple[float, float] = (-2.0, 2.0)
+    method: str = field(init=False)  # the first of the names
 
     def __post_init__(self) -> None:
-        if not self.method:
-            object.__setattr__(self, "method", self.name)
+        object.__setattr__(self, "names", self.names or self.name)
+        object.__setattr__(self, "method", self.names.split()[0])
 
     @property
     def has_axis(self) -> bool:
@@ -121,7 +120,72 @@ class Op:
         return f"<op {self.name}: {self.doc}>"
 
 
-# --- rules of the kinds --------------------------------------------------------------------------------------------
+# --- the table: its elementary rows ---
+
+POSITIVE_RANGE = (0.3, 3.0)
+REDUCTION: dict[str, Any] = {"kind": "reduction"}
+NONEMPTY: dict[str, Any] = {"shape_fn": shapes.nonempty_reduction_shape}
+VIEW: dict[str, Any] = {"kind": "view", "promoted_operands": slice(0, 1)}
+PRODUCT: dict[str, Any] = {"kind": "library", "flops_fn": functions.matmul_flops, "symbol": "@"}
+
+# fmt: off
+ELEMENTARY_OPS: tuple[Op, ...] = (
+    Op("neg", lambda xp, x: -x,
+       lambda be, dz, z, x: (-dz,), "-x", "negative neg"),
+    Op("abs", lambda xp, x: xp.abs(x),
+       lambda be, dz, z, x: (dz * be.sgn(x),), "|x|", "absolute abs fabs"),
+    Op("sgn", lambda xp, x: xp.sign(x),
+       None, "the sign of x: -1, 0 or 1", "sgn sign"),
+    Op("sqr", lambda xp, x: x * x,
+       lambda be, dz, z, x: (dz * (2 * x),), "x^2", "square"),
+    Op("sqrt", lambda xp, x: xp.sqrt(x),
+       lambda be, dz, z, x: (dz * 0.5 / z,), "x^(1/2)", result_dtype="float", sample_range=POSITIVE_RANGE),
+    Op("exp", lambda xp, x: xp.exp(x),
+       lambda be, dz, z, x: (dz * z,), "e^x", result_dtype="float"),
+    Op("log", lambda xp, x: xp.log(x),
+       lambda be, dz, z, x: (dz / x,), "ln x", result_dtype="float", sample_range=POSITIVE_RANGE),
+    Op("sig", lambda xp, x: 1.0 / (1.0 + xp.exp(-x)),
+       lambda be, dz, z, x: (dz * (z * (1 - z)),), "1 / (1 + e^-x)", "sig sigmoid expit", result_dtype="float"),
+    Op("tanh", lambda xp, x: xp.tanh(x),
+       lambda be, dz, z, x: (dz * (1 - z * z),), "the hyperbolic tangent of x", result_dtype="float"),
+    Op("add", lambda xp, x, y: x + y,
+       lambda be, dz, z, x, y: (dz, dz), "x + y", arity=2, symbol="+"),
+    Op("sub", lambda xp, x, y: x - y,
+       lambda be, dz, z, x, y: (dz, -dz), "x - y", "subtract sub", 2, symbol="-"),
+    Op("mul", lambda xp, x, y: x * y,
+       lambda be, dz, z, x, y: (dz * y, dz * x), "x * y", "multiply mul", 2, symbol="*"),
+    Op("div", lambda xp, x, y: x / y,
+       lambda be, dz, z, x, y: (dz / y, -(dz * z) / y), "x / y", "divide true_divide div", 2, result_dtype="float",
+       sample_range=POSITIVE_RANGE, symbol="/"),
+    Op("maximum", lambda xp, x, y: xp.maximum(x, y),
+       lambda be, dz, z, x, y: functions.grad_maximum(be, dz, x, y), "the elementwise maximum of x and y", arity=2,
+       order_signs=(1,)),
+    Op("where", lambda xp, c, x, y: xp.where(c != 0, x, y),
+       lambda be, dz, z, c, x, y: (None, be.where(c, dz, 0), be.where(c, 0, dz)),
+       "x where c is not 0, else y", arity=3, promoted_operands=slice(1, None)),
+    Op("sum", functions.run_sum,
+       lambda be, dz, z, x, axis, keepdims=True: (be.reshape(dz, shapes.reduction_shape(x.shape, axis=axis)),),
+       "the sum of the elements (int64 for integers, except uint64)", result_dtype="sum", **REDUCTION),
+    Op("max", lambda xp, x, axis, keepdims=True: xp.max(x, axis=axis, keepdims=keepdims),
+       functions.grad_minmax_reduction, "the largest element", "max amax", **REDUCTION, **NONEMPTY),
+    Op("dot", lambda xp, x, y: x @ y,
+       lambda be, dz, z, x, y: (be.dot(dz, y.T), be.dot(x.T, dz)),
+       "the matrix product of two matrices", arity=2, shape_fn=shapes.dot_shape, **PRODUCT),
+    Op("transpose", lambda xp, x, axes: xp.permute_dims(x, axes),
+       lambda be, dz, z, x, axes: (be.transpose(dz, functions.invert_permutation(axes)),),
+       "x with its axes permuted", "transpose permute_dims permute", shape_fn=shapes.transpose_shape,
+       strides_fn=shapes.transpose_strides, **VIEW),
+    Op("reshape", lambda xp, x, to: xp.reshape(x, to),
+       lambda be, dz, z, x, to: (be.reshape(dz, x.shape),), "x reshaped",
+       shape_fn=shapes.reshape_shape, strides_fn=shapes.reshape_strides, **VIEW),
+    Op("broadcast", lambda xp, x, to: xp.broadcast_to(x, to),
+       lambda be, dz, z, x, to: (dz,), "x broadcast to a shape", "broadcast_to",
+       shape_fn=shapes.broadcast_to_shape, strides_fn=shapes.broadcast_strides, **VIEW),
+)
+# fmt: on
+
+
+# --- how it is made fast, and the rest ---
 
 SHAPE_FN_BY_KIND: dict[str, Callable[..., Shape]] = {
     "elementwise": shapes.broadcast_shapes,
@@ -132,40 +196,22 @@ FLOPS_FN_BY_KIND: dict[str, Callable[..., int]] = {
     "reduction": functions.flops_per_operand,
 }
 
-
-# --- the table -----------------------------------------------------------------------------------------------------
-
-POSITIVE_RANGE = (0.3, 3.0)
+LN2, LN10 = math.log(2.0), math.log(10.0)
+TWO_OVER_SQRT_PI = 2 / math.sqrt(math.pi)
+SAFELOG_FLOOR = math.exp(-50.0)
 INVERSE_RANGE = (-0.9, 0.9)  # of asin, acos and atanh
 INTEGERS: dict[str, Any] = {"integers_only": True}
-REDUCTION: dict[str, Any] = {"kind": "reduction"}
-NONEMPTY: dict[str, Any] = {"shape_fn": shapes.nonempty_reduction_shape}
-VIEW: dict[str, Any] = {"kind": "view", "promoted_operands": slice(0, 1)}
 LIBRARY: dict[str, Any] = {"kind": "library"}
-PRODUCT: dict[str, Any] = {"kind": "library", "flops_fn": functions.matmul_flops, "symbol": "@"}
 GATHER: dict[str, Any] = {"kind": "library", "promoted_operands": slice(0, 1), "may_raise": True}
 MATRIX: dict[str, Any] = {"kind": "library", "result_dtype": "float", "compute_dtypes": ("float32", "float64")}
 MATRIX |= {"may_raise": True}
 
 # fmt: off
 OP_TABLE: tuple[Op, ...] = (
+    *ELEMENTARY_OPS,
     # --- unary ---
-    Op("neg", lambda xp, x: -x,
-       lambda be, dz, z, x: (-dz,), "-x", "negative"),
-    Op("abs", lambda xp, x: xp.abs(x),
-       lambda be, dz, z, x: (dz * be.sgn(x),), "|x|", "absolute"),
-    Op("sgn", lambda xp, x: xp.sign(x),
-       None, "the sign of x: -1, 0 or 1"),
-    Op("sqr", lambda xp, x: x * x,
-       lambda be, dz, z, x: (dz * (2 * x),), "x^2", "square"),
-    Op("sqrt", lambda xp, x: xp.sqrt(x),
-       lambda be, dz, z, x: (dz * 0.5 / z,), "x^(1/2)", result_dtype="float", sample_range=POSITIVE_RANGE),
-    Op("exp", lambda xp, x: xp.exp(x),
-       lambda be, dz, z, x: (dz * z,), "e^x", result_dtype="float"),
     Op("exp2", lambda xp, x: 2.0**x,
        lambda be, dz, z, x: (dz * (z * LN2),), "2^x", result_dtype="float"),
-    Op("log", lambda xp, x: xp.log(x),
-       lambda be, dz, z, x: (dz / x,), "ln x", result_dtype="float", sample_range=POSITIVE_RANGE),
     Op("log2", lambda xp, x: xp.log2(x),
        lambda be, dz, z, x: (dz / (x * LN2),), "log2 x", result_dtype="float", sample_range=POSITIVE_RANGE),
     Op("log10", lambda xp, x: xp.log10(x),
@@ -173,8 +219,6 @@ OP_TABLE: tuple[Op, ...] = (
     Op("safelog", lambda xp, x: xp.maximum(xp.log(xp.maximum(x, 0.0)), -50.0),
        lambda be, dz, z, x: (dz * (above := be.greater(x, SAFELOG_FLOOR)) / be.where(above, x, 1),),
        "ln max(x, e^-50)", result_dtype="float", sample_range=POSITIVE_RANGE),
-    Op("sig", lambda xp, x: 1.0 / (1.0 + xp.exp(-x)),
-       lambda be, dz, z, x: (dz * (z * (1 - z)),), "1 / (1 + e^-x)", result_dtype="float"),
     Op("expm1", lambda xp, x: xp.expm1(x),
        lambda be, dz, z, x: (dz * (z + 1),), "e^x - 1", result_dtype="float"),
     Op("log1p", lambda xp, x: xp.log1p(x),
@@ -186,26 +230,27 @@ OP_TABLE: tuple[Op, ...] = (
     Op("tan", lambda xp, x: xp.tan(x),
        lambda be, dz, z, x: (dz * (1 + z * z),), "the tangent of x", result_dtype="float", sample_range=(-1.2, 1.2)),
     Op("asin", lambda xp, x: xp.asin(x),
-       lambda be, dz, z, x: (dz / be.sqrt(1 - x * x),), "the inverse sine of x", result_dtype="float",
+       lambda be, dz, z, x: (dz / be.sqrt(1 - x * x),), "the inverse sine of x", "asin arcsin", result_dtype="float",
        sample_range=INVERSE_RANGE),
     Op("acos", lambda xp, x: xp.acos(x),
-       lambda be, dz, z, x: (-dz / be.sqrt(1 - x * x),), "the inverse cosine of x", result_dtype="float",
+       lambda be, dz, z, x: (-dz / be.sqrt(1 - x * x),), "the inverse cosine of x", "acos arccos", result_dtype="float",
        sample_range=INVERSE_RANGE),
     Op("atan", lambda xp, x: xp.atan(x),
-       lambda be, dz, z, x: (dz / (1 + x * x),), "the inverse tangent of x", result_dtype="float"),
+       lambda be, dz, z, x: (dz / (1 + x * x),), "the inverse tangent of x", "atan arctan", result_dtype="float"),
     Op("sinh", lambda xp, x: xp.sinh(x),
        lambda be, dz, z, x: (dz * be.cosh(x),), "the hyperbolic sine of x", result_dtype="float"),
     Op("cosh", lambda xp, x: xp.cosh(x),
        lambda be, dz, z, x: (dz * be.sinh(x),), "the hyperbolic cosine of x", result_dtype="float"),
-    Op("tanh", lambda xp, x: xp.tanh(x),
-       lambda be, dz, z, x: (dz * (1 - z * z),), "the hyperbolic tangent of x", result_dtype="float"),
     Op("asinh", lambda xp, x: xp.asinh(x),
-       lambda be, dz, z, x: (dz / be.sqrt(x * x + 1),), "the inverse hyperbolic sine of x", result_dtype="float"),
+       lambda be, dz, z, x: (dz / be.sqrt(x * x + 1),), "the inverse hyperbolic sine of x", "asinh arcsinh",
+       result_dtype="float"),
     Op("acosh", lambda xp, x: xp.acosh(x),
-       lambda be, dz, z, x: (dz / be.sqrt(x * x - 1),), "the inverse hyperbolic cosine of x", result_dtype="float",
+       lambda be, dz, z, x: (dz / be.sqrt(x * x - 1),), "the inverse hyperbolic cosine of x", "acosh arccosh",
+       result_dtype="float",
        sample_range=(1.2, 3.0)),
     Op("atanh", lambda xp, x: xp.atanh(x),
-       lambda be, dz, z, x: (dz / (1 - x * x),), "the inverse hyperbolic tangent of x", result_dtype="float",
+       lambda be, dz, z, x: (dz / (1 - x * x),), "the inverse hyperbolic tangent of x", "atanh arctanh",
+       result_dtype="float",
        sample_range=INVERSE_RANGE),
     Op("erf", functions.run_erf,
        lambda be, dz, z, x: (dz * (TWO_OVER_SQRT_PI * be.exp(-(x * x))),), "the error function of x",
@@ -219,7 +264,7 @@ OP_TABLE: tuple[Op, ...] = (
     Op("rint", lambda xp, x: xp.round(x),
        None, "x rounded to the nearest integer, ties to even"),
     Op("finite", lambda xp, x: xp.isfinite(x),
-       None, "1 where x is finite, else 0", result_dtype="boolean"),
+       None, "1 where x is finite, else 0", "finite isfinite", result_dtype="boolean"),
     Op("isnan", lambda xp, x: xp.isnan(x),
        None, "1 where x is NaN, else 0", result_dtype="boolean"),
     Op("isinf", lambda xp, x: xp.isinf(x),
@@ -229,7 +274,7 @@ OP_TABLE: tuple[Op, ...] = (
     Op("logical_not", lambda xp, x: x == 0,
        None, "1 where x is 0, else 0", result_dtype="boolean"),
     Op("bitwise_invert", lambda xp, x: xp.bitwise_invert(x),
-       None, "the bits of x inverted", **INTEGERS),
+       None, "the bits of x inverted", "bitwise_invert invert bitwise_not", **INTEGERS),
     Op("cast", lambda xp, x, to: xp.astype(x, getattr(xp, to, xp.float32), copy=False),  # bfloat16: rounded later
        lambda be, dz, z, x, to: (be.astype(dz, x.info.dtype) if to in FLOAT_DTYPES else None,),
        "x cast to another dtype", "astype", result_dtype="explicit", promoted_operands=slice(0),
@@ -237,27 +282,20 @@ OP_TABLE: tuple[Op, ...] = (
     Op("stop_gradient", lambda xp, x: x,
        None, "x, with zero gradient", flops_fn=functions.no_flops),
     # --- binary ---
-    Op("add", lambda xp, x, y: x + y,
-       lambda be, dz, z, x, y: (dz, dz), "x + y", arity=2, symbol="+"),
-    Op("sub", lambda xp, x, y: x - y,
-       lambda be, dz, z, x, y: (dz, -dz), "x - y", "subtract", 2, symbol="-"),
-    Op("mul", lambda xp, x, y: x * y,
-       lambda be, dz, z, x, y: (dz * y, dz * x), "x * y", "multiply", 2, symbol="*"),
-    Op("div", lambda xp, x, y: x / y,
-       lambda be, dz, z, x, y: (dz / y, -(dz * z) / y), "x / y", "divide", 2, result_dtype="float",
-       sample_range=POSITIVE_RANGE, symbol="/"),
     Op("floor_divide", functions.run_floor_divide,
        None, "x / y rounded down; 0 for integers where y is 0", arity=2, sample_range=POSITIVE_RANGE, symbol="//"),
     Op("remainder", functions.run_remainder,
        lambda be, dz, z, x, y: (dz, -(dz * be.floor_divide(x, y))),
-       "x - y floor(x / y), with the sign of y; 0 for integers where y is 0", arity=2, sample_range=POSITIVE_RANGE,
+       "x - y floor(x / y), with the sign of y; 0 for integers where y is 0", "remainder mod", arity=2,
+       sample_range=POSITIVE_RANGE,
        symbol="%"),
     Op("hypot", lambda xp, x, y: xp.hypot(x, y),
        functions.grad_hypot, "(x^2 + y^2)^(1/2), without overflow", arity=2,
        result_dtype="float", sample_range=POSITIVE_RANGE),
     Op("atan2", lambda xp, x, y: xp.atan2(x, y),
        functions.grad_atan2,
-       "the angle of the point (y, x), from -pi to pi", arity=2, result_dtype="float", sample_range=POSITIVE_RANGE),
+       "the angle of the point (y, x), from -pi to pi", "atan2 arctan2", arity=2, result_dtype="float",
+       sample_range=POSITIVE_RANGE),
     Op("logaddexp", lambda xp, x, y: xp.logaddexp(x, y),
        functions.grad_logaddexp, "ln(e^x + e^y)", arity=2,
        result_dtype="float"),
@@ -268,10 +306,7 @@ OP_TABLE: tuple[Op, ...] = (
        lambda be, dz, z, x, y: (dz, None), "the next representable number after x toward y", arity=2,
        result_dtype="float"),
     Op("pow", functions.run_pow,
-       functions.grad_pow, "x^y", "power", 2, sample_range=POSITIVE_RANGE, may_raise_on_integers=True, symbol="**"),
-    Op("maximum", lambda xp, x, y: xp.maximum(x, y),
-       lambda be, dz, z, x, y: functions.grad_maximum(be, dz, x, y), "the elementwise maximum of x and y", arity=2,
-       order_signs=(1,)),
+       functions.grad_pow, "x^y", "power pow", 2, sample_range=POSITIVE_RANGE, may_raise_on_integers=True, symbol="**"),
     Op("minimum", lambda xp, x, y: xp.minimum(x, y),
        lambda be, dz, z, x, y: functions.grad_maximum(be, dz, y, x), "the elementwise minimum of x and y", arity=2,
        order_signs=(-1,)),
@@ -304,21 +339,14 @@ OP_TABLE: tuple[Op, ...] = (
     Op("bitwise_xor", lambda xp, x, y: xp.bitwise_xor(x, y),
        None, "the bitwise XOR of x and y", arity=2, symbol="^", **INTEGERS),
     Op("bitwise_left_shift", lambda xp, x, y: xp.bitwise_left_shift(x, y),
-       None, "x shifted left by y >= 0 bits", arity=2, symbol="<<", sample_range=POSITIVE_RANGE, **INTEGERS),
+       None, "x shifted left by y >= 0 bits", "bitwise_left_shift left_shift", arity=2, symbol="<<",
+       sample_range=POSITIVE_RANGE, **INTEGERS),
     Op("bitwise_right_shift", lambda xp, x, y: xp.bitwise_right_shift(x, y),
-       None, "x shifted right by y >= 0 bits", arity=2, symbol=">>", sample_range=POSITIVE_RANGE, **INTEGERS),
-    # --- ternary ---
-    Op("where", lambda xp, c, x, y: xp.where(c != 0, x, y),
-       lambda be, dz, z, c, x, y: (None, be.where(c, dz, 0), be.where(c, 0, dz)),
-       "x where c is not 0, else y", arity=3, promoted_operands=slice(1, None)),
+       None, "x shifted right by y >= 0 bits", "bitwise_right_shift right_shift", arity=2, symbol=">>",
+       sample_range=POSITIVE_RANGE, **INTEGERS),
     # --- reductions, over one axis, several or all ---
-    Op("sum", functions.run_sum,
-       lambda be, dz, z, x, axis, keepdims=True: (be.reshape(dz, shapes.reduction_shape(x.shape, axis=axis)),),
-       "the sum of the elements (int64 for integers, except uint64)", result_dtype="sum", **REDUCTION),
-    Op("max", lambda xp, x, axis, keepdims=True: xp.max(x, axis=axis, keepdims=keepdims),
-       functions.grad_minmax_reduction, "the largest element", **REDUCTION, **NONEMPTY),
     Op("min", lambda xp, x, axis, keepdims=True: xp.min(x, axis=axis, keepdims=keepdims),
-       functions.grad_minmax_reduction, "the smallest element", **REDUCTION, **NONEMPTY),
+       functions.grad_minmax_reduction, "the smallest element", "min amin", **REDUCTION, **NONEMPTY),
     Op("prod", functions.run_prod,
        functions.grad_prod, "the product of the elements (int64 for integers, except uint64)",
        result_dtype="sum", **REDUCTION),
@@ -329,22 +357,10 @@ OP_TABLE: tuple[Op, ...] = (
        None, "the index (int64) of the smallest element, by default of each row, the first one on ties",
        result_dtype="index", flops_fn=functions.flops_per_operand, **LIBRARY, **NONEMPTY),
     # --- products ---
-    Op("dot", lambda xp, x, y: x @ y,
-       lambda be, dz, z, x, y: (be.dot(dz, y.T), be.dot(x.T, dz)),
-       "the matrix product of two matrices", arity=2, shape_fn=shapes.dot_shape, **PRODUCT),
     Op("matmul", lambda xp, x, y: x @ y,
        lambda be, dz, z, x, y: (dz @ y.T, x.T @ dz),
        "the matrix products of two batches of matrices", arity=2, shape_fn=shapes.matmul_shape, **PRODUCT),
     # --- views ---
-    Op("transpose", lambda xp, x, axes: xp.permute_dims(x, axes),
-       lambda be, dz, z, x, axes: (be.transpose(dz, functions.invert_permutation(axes)),),
-       "x with its axes permuted", shape_fn=shapes.transpose_shape, strides_fn=shapes.transpose_strides, **VIEW),
-    Op("reshape", lambda xp, x, to: xp.reshape(x, to),
-       lambda be, dz, z, x, to: (be.reshape(dz, x.shape),), "x reshaped",
-       shape_fn=shapes.reshape_shape, strides_fn=shapes.reshape_strides, **VIEW),
-    Op("broadcast", lambda xp, x, to: xp.broadcast_to(x, to),
-       lambda be, dz, z, x, to: (dz,), "x broadcast to a shape", "broadcast_to",
-       shape_fn=shapes.broadcast_to_shape, strides_fn=shapes.broadcast_strides, **VIEW),
     Op("slice", lambda xp, x, index: x[functions.to_slices(index)],
        lambda be, dz, z, x, index: (be.build("slice_backward", dz, index=index, to=x.shape),),
        "a strided slice of x: (start, count, step) for each axis",
@@ -354,7 +370,8 @@ OP_TABLE: tuple[Op, ...] = (
        lambda be, dz, z, x, index, to: (be.build("slice", dz, index=index),),
        "zeros with x written into a strided slice: the gradient of slice", shape_fn=shapes.explicit_shape, **LIBRARY),
     Op("concat", lambda xp, *parts, axis: xp.concat(parts, axis=axis),
-       functions.grad_concat, "the operands concatenated along an axis", arity=-1, shape_fn=shapes.concat_shape,
+       functions.grad_concat, "the operands concatenated along an axis", "concat concatenate cat", arity=-1,
+       shape_fn=shapes.concat_shape,
        **LIBRARY),
     Op("take", functions.run_take,
        lambda be, dz, z, x, indices, axis: (be.build("scatter_add", dz, indices, axis=axis, size=x.shape[axis]), None),
@@ -464,3 +481,10 @@ OP_TABLE: tuple[Op, ...] = (
 # fmt: on
 
 OPS: dict[str, Op] = {op.name: op for op in OP_TABLE}
+
+# {name: the other names of the function}: of the backend's methods, and the functions of ``neonlite.array_api``
+SYNONYMS = {
+    name: [x for x in names.split() if x != name]
+    for names in (*(op.names for op in OP_TABLE), "asarray array tensor", "round around")
+    for name in names.split()
+}

@@ -11,8 +11,7 @@ from neonlite.ops.shapes import Axes, Shape, SliceSpec, reduction_shape
 
 if TYPE_CHECKING:
     from neonlite.backend.base import BackendBase
-    from neonlite.optree import Operand
-    from neonlite.typing import Namespace, NativeArray, OperandLike
+    from neonlite.typing import Namespace, NativeArray, Operand, OperandLike
 
 
 Gradients: TypeAlias = "tuple[Operand | None, ...]"  # one for each operand; None for a gradient of zero

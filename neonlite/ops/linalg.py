@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from neonlite.backend.base import BackendBase
     from neonlite.ops.functions import Gradients
-    from neonlite.optree import Operand
-    from neonlite.typing import Namespace, NativeArray
+    from neonlite.typing import Namespace, NativeArray, Operand
 
 
 # --- forward functions ---

@@ -53,6 +53,7 @@ def test_a_users_op_without_a_derivative_raises_only_when_it_is_asked_for(be: Ba
     assert tree.asnumpyarray() == 15
     gradients = Autodiff(tree, be)
     assert gradients.get_grad_asnumpyarray(x) == 3
+    assert Autodiff(halve(be, y), be, allow_unused=True).get_grad_asnumpyarray(x) == 0
     with pytest.raises(NotImplementedError, match="'halve' was defined without a derivative"):
         gradients.get_grad_op_tree(y)
 

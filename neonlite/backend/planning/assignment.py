@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.base import BackendBase, Untracked, check_open
+from neonlite.backend.base import BackendBase, Untracked
 from neonlite.backend.cache import Cache
 from neonlite.backend.creation import to_host_array
-from neonlite.backend.measure import OutOfMemoryError, translate_error
+from neonlite.backend.measure import OutOfMemoryError
 from neonlite.backend.planning import Plan, layout
 from neonlite.backend.replay import recording
 from neonlite.backend.tensor import Tensor, overlap
-from neonlite.backend.validation import sequence
+from neonlite.backend.validation import check_open, sequence
 from neonlite.messages import describe, owners
 from neonlite.ops import OPS
 from neonlite.ops.shapes import can_broadcast
@@ -196,7 +196,7 @@ def add_error_context(be: BackendBase, error: Exception, tensors: Sequence[Tenso
 
     An error whose constructor may have other parameters gets them as a note, which Python prints below the message.
     """
-    error = translate_error(be.runtime, error, "the temporaries of an op")
+    error = be.runtime.allocation_error(error, "the temporaries of an op")
     if isinstance(error, OutOfMemoryError):
         return OutOfMemoryError(f"{error} (while evaluating {describe(*tensors)})")
     candidates = [node for node in postorder(tree) if (op := OPS.get(node.op)) and op.may_raise][:3]

@@ -21,7 +21,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from neonlite.backend.lock import create_lock
 from neonlite.backend.measure import Allocation, Memory
@@ -29,12 +29,33 @@ from neonlite.backend.planning import Plan
 from neonlite.optree import Operand
 from neonlite.typing import DType, NativeArray
 
-if TYPE_CHECKING:
-    from neonlite.backend.tensor import Tensor
-else:
-    Tensor = Operand  # tensor.py imports this module, and the operands here are tensors
-
 Layout = Literal["CHWN", "NHWC", "columns"]
+
+
+class TensorBase(Operand):
+    """The base class of ``Tensor``, which is defined above this module: its memory, and how it views that of others."""
+
+    __slots__ = ()
+
+    allocation: Memory
+    base: Any  # the Tensor that this one is a view of, or None
+    persist_values: bool
+    span: tuple[int, int]
+    storage: NativeArray
+    strides: tuple[int, ...]
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements are contiguous in memory, in C order."""
+        return bool(self.info.attrs["contiguous"])
+
+    @property
+    def root(self) -> Self:
+        """The tensor that owns the memory: the last of the chain of bases, or this one."""
+        x = self
+        while x.base is not None:
+            x = x.base
+        return x
 
 
 class LayoutRecorder(Protocol):
@@ -73,13 +94,13 @@ class CachedImages(NamedTuple):
     chwn: NativeArray  # the range of the memory, flat
     nhwc: NativeArray  # the values in NHWC, flat
     has_chwn: bool  # whether the memory holds the same values; else it is out of date
-    owner_ref: weakref.ref[Tensor]  # the tensor that the values belong to
+    owner_ref: weakref.ref[TensorBase]  # the tensor that the values belong to
 
-    def is_for(self, t: Tensor, shape: ImageShape) -> bool:
+    def is_for(self, t: TensorBase, shape: ImageShape) -> bool:
         """Return whether these are exactly the values of a tensor, as images of a shape."""
         return self.span == t.span and self.shape == shape and t.is_contiguous
 
-    def is_replaced_by(self, t: Tensor) -> bool:
+    def is_replaced_by(self, t: TensorBase) -> bool:
         """Return whether the values are not needed after all of a tensor is written: it covers or reuses their memory.
 
         It reuses the memory of another tensor if both start at the same address, the values are not persistent (as of
@@ -114,7 +135,7 @@ class LayoutCache:
         self.buffer: NativeArray = None  # flat, of at least as many elements as the images
         self.allocation: Allocation | None = None  # of the buffer, in the memory tracker
         # (buffer, its view as a tensor (all pixels, channels)), once requested
-        self.matrix_view: tuple[NativeArray, Tensor] | None = None
+        self.matrix_view: tuple[NativeArray, Any] | None = None
 
     def materialize(self) -> None:
         """Copy the NHWC values to the CHWN memory unless it already holds them."""
@@ -135,7 +156,7 @@ class LayoutCache:
 class ImageOperand(NamedTuple):
     """An image operand whose layout the primitive chooses. ``array`` is (C, D, H, W, N), and may be out of date."""
 
-    tensor: Tensor
+    tensor: TensorBase
     array: NativeArray
 
     @property
@@ -155,13 +176,13 @@ def image_shape(array: NativeArray) -> ImageShape:
     return ImageShape(channels, array.size // (channels * batch_size), batch_size)
 
 
-def record_access(t: Tensor) -> None:
+def record_access(t: TensorBase) -> None:
     """Record the access to the layout of a tensor's memory if this thread captures a block."""
     if recorder := recorders.get(threading.get_ident()):
         recorder.record(t.allocation)
 
 
-def find_images(t: Tensor) -> CachedImages | None:
+def find_images(t: TensorBase) -> CachedImages | None:
     """Return the images in the NHWC buffer with at least some elements of a tensor, or None."""
     if recorders:
         record_access(t)
@@ -180,7 +201,7 @@ def layout_of(x: object) -> Layout:
     if isinstance(x, ImageOperand):
         images = find_images(x.tensor)
         return "NHWC" if images and not images.has_chwn and images.is_for(x.tensor, x.image_shape) else "CHWN"
-    if not isinstance(x, Tensor):
+    if not isinstance(x, TensorBase):
         return "CHWN"
     if (images := find_images(x)) and not images.has_chwn:
         return "NHWC"
@@ -191,9 +212,9 @@ def layout_of(x: object) -> Layout:
 # --- read and write --------------------------------------------------------------------------------------------------
 
 
-def read_chwn(x: Tensor | ImageOperand | NativeArray) -> NativeArray:
+def read_chwn(x: TensorBase | ImageOperand | NativeArray) -> NativeArray:
     """Return the CHWN array of a tensor or image operand, reordered unless valid; any other argument is unchanged."""
-    if isinstance(x, Tensor):
+    if isinstance(x, TensorBase):
         t, array = x, x.storage
     elif isinstance(x, ImageOperand):
         t, array = x
@@ -204,12 +225,12 @@ def read_chwn(x: Tensor | ImageOperand | NativeArray) -> NativeArray:
     return array
 
 
-def write_chwn(x: Tensor | ImageOperand | NativeArray, overwrite: bool = False) -> NativeArray:
+def write_chwn(x: TensorBase | ImageOperand | NativeArray, overwrite: bool = False) -> NativeArray:
     """Return the CHWN array of a tensor or image operand, to be written; its NHWC values are invalid from now on.
 
     Any other argument is unchanged. ``overwrite``: every element will be written, and none read.
     """
-    if isinstance(x, Tensor):
+    if isinstance(x, TensorBase):
         t, array = x, x.storage
     elif isinstance(x, ImageOperand):
         t, array = x
@@ -227,7 +248,7 @@ def read_nhwc(x: Any, shape: ImageShape | None = None) -> NativeArray:
 
     None if the tensor cannot be in NHWC, or the buffer of its memory holds other images.
     """
-    t: Tensor
+    t: TensorBase
     t, shape = (x.tensor, x.image_shape) if shape is None else (x, shape)
     if not can_cache_nhwc(t):
         return None
@@ -242,7 +263,7 @@ def read_nhwc(x: Any, shape: ImageShape | None = None) -> NativeArray:
 
 def write_nhwc(x: Any, shape: ImageShape | None = None) -> NhwcWrite:
     """Return the write of a whole tensor, as images of a shape, or of an image operand to its NHWC buffer."""
-    t: Tensor
+    t: TensorBase
     t, shape = (x.tensor, x.image_shape) if shape is None else (x, shape)
     cache = ensure_cache(t)
     with cache.lock:
@@ -272,7 +293,7 @@ class NhwcWrite(NamedTuple):
         self.cache.images = self.images
 
 
-def can_cache_nhwc(t: Tensor) -> bool:
+def can_cache_nhwc(t: TensorBase) -> bool:
     """Return whether a tensor can be in NHWC: it is contiguous, and its memory was never exported."""
     return not t.allocation.is_exported and t.is_contiguous
 
@@ -286,7 +307,7 @@ def can_write_nhwc(results: Sequence[NativeArray], operands: Sequence[NativeArra
     return len({*map(id, written)}) == len(written) and not any(x is y for x in written for y in read)
 
 
-def ensure_cache(t: Tensor) -> LayoutCache:
+def ensure_cache(t: TensorBase) -> LayoutCache:
     """Return the layout cache of a tensor's memory, created on first use."""
     if recorders:
         record_access(t)
@@ -297,7 +318,7 @@ def ensure_cache(t: Tensor) -> LayoutCache:
     return cache
 
 
-def export_array(t: Tensor) -> NativeArray:
+def export_array(t: TensorBase) -> NativeArray:
     """Return the array of a tensor for another library, and remove the layout cache of its memory for good."""
     memory = t.allocation
     if not memory.is_exported:
@@ -315,16 +336,16 @@ def export_array(t: Tensor) -> NativeArray:
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 
-def run_in_layout(plan: Plan, targets: Sequence[Tensor], leaves: Collection[object]) -> None:
+def run_in_layout(plan: Plan, targets: Sequence[TensorBase], leaves: Collection[object]) -> None:
     """Run an elementwise plan on NHWC buffers if all its images have the same cached layout, else on CHWN memory."""
-    images = common_layout(plan, targets, [x for x in leaves if isinstance(x, Tensor)])
+    images = common_layout(plan, targets, [x for x in leaves if isinstance(x, TensorBase)])
     if images is None:
         values = [read_chwn(x) for x in leaves]  # before a write invalidates NHWC values
         plan.run([write_chwn(t, overwrite=not plan.raising_values) for t in targets], values)
         return
     shape = targets[0].shape
     values = [
-        read_nhwc(x, images.shape).reshape(shape) if isinstance(x, Tensor) and x.shape == shape else read_chwn(x)
+        read_nhwc(x, images.shape).reshape(shape) if isinstance(x, TensorBase) and x.shape == shape else read_chwn(x)
         for x in leaves
     ]
     writes = [write_nhwc(t, images.shape) for t in targets]
@@ -333,7 +354,7 @@ def run_in_layout(plan: Plan, targets: Sequence[Tensor], leaves: Collection[obje
         write.commit()
 
 
-def common_layout(plan: Plan, targets: Sequence[Tensor], operands: Sequence[Tensor]) -> CachedImages | None:
+def common_layout(plan: Plan, targets: Sequence[TensorBase], operands: Sequence[TensorBase]) -> CachedImages | None:
     """Return an operand's images with the shape in which to run a plan in NHWC, or None to run it in CHWN.
 
     NHWC is chosen where it needs no more reorders than CHWN.

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from neonlite.backend.base import check_open
 from neonlite.backend.planning.layout import (
     ImageOperand,
     ImageShape,
@@ -23,6 +22,7 @@ from neonlite.backend.planning.layout import (
 )
 from neonlite.backend.primitives.geometry import LayerObject, with_error_prefix
 from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.validation import check_open
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.typing import NativeArray

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from neonlite.backend.base import BackendBase, check_open
+from neonlite.backend.base import BackendBase
 from neonlite.backend.errstate import ignore_fp_errors, restore_fp_errors
 from neonlite.backend.planning.layout import read_chwn, write_chwn
 from neonlite.backend.primitives.geometry import check_ints, with_error_prefix
@@ -19,7 +19,7 @@ from neonlite.backend.primitives.operands import (
 )
 from neonlite.backend.replay import recording
 from neonlite.backend.tensor import Tensor, overlap
-from neonlite.backend.validation import check_shape
+from neonlite.backend.validation import check_open, check_shape
 from neonlite.dtypes import HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.optree import Operand

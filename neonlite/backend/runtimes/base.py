@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 import numpy as np
 
 from neonlite.backend.errstate import IgnoreFPErrors
-from neonlite.backend.measure import MemoryTracker, allocate_tracked
+from neonlite.backend.measure import Allocation, DeviceMemory, MemoryTracker, OutOfMemoryError, format_bytes
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.planning.steps import Step
@@ -23,7 +23,6 @@ from neonlite.typing import DType, NativeArray, NumPyArray
 
 if TYPE_CHECKING:
     from neonlite.backend.base import BackendBase
-    from neonlite.backend.primitives import ReferencePrimitives
 
 # ops that run on bfloat16 itself: like views they compute no new values, or the result depends on the precision
 DATA_MOVEMENT_OPS = ("stop_gradient", "take", "concat", "slice_backward", "nextafter")
@@ -52,21 +51,8 @@ class ReferenceExecutor:
 
         It computes all values, frees each after its last use, and then writes the outputs to the targets.
         """
-        strides = [stride for step in plan.steps for _, _, stride in step.attrs.get("index", ())]
-        if not self.runtime.supports_negative_strides and min(strides, default=1) < 0:
-            step = min(strides)
-            raise IndexError(f"expected a step >= 1 on the runtime {self.runtime.name!r}, got {step}. Use be.take.")
-        count = len(plan.leaves)
-        last: dict[int, int] = {}
-        for v in plan.step_values:
-            for x in plan.step_of(v).inputs:
-                if isinstance(x, int):
-                    last[x] = v
-        last |= dict.fromkeys(plan.outputs, count + len(plan.steps))
-        dead_after: dict[int, list[int]] = {}
-        for x, last_step in last.items():
-            if x >= count:
-                dead_after.setdefault(last_step, []).append(x)
+        check_slice_steps(plan, self.runtime)
+        dead_after = find_last_uses(plan)
         needs_copy = bool(plan.aliases) or len(plan.outputs) > 1
 
         def run(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
@@ -86,27 +72,46 @@ class ReferenceExecutor:
 
     def evaluate_step(self, step: Step, values: dict[int, NativeArray]) -> NativeArray:
         """Return the value of one step, with the shape and dtype of the step."""
+        inputs = [x.value if isinstance(x, Constant) else values[x] for x in step.inputs]
         if step.kind == "random":
-            out = self.runtime.put(
-                step.op.run(self.xp, *(values[x] for x in step.inputs if isinstance(x, int)), **step.attrs)
-            )
+            out = self.runtime.put(step.op.run(self.xp, *inputs, **step.attrs))
         else:
-            inputs = (x.value if isinstance(x, Constant) else values[x] for x in step.inputs)
-            operands = [self.as_array(x, step.compute_dtype) for x in inputs]
-            if self.bfloat16_dtype is not None and step.kind != "view" and step.op.name not in DATA_MOVEMENT_OPS:
-                operands = [
-                    self.xp.astype(x, self.xp.float32) if x.dtype == self.bfloat16_dtype else x for x in operands
-                ]
-            out = step.op.run(self.xp, *operands, **step.attrs)
+            out = step.op.run(self.xp, *self.operands(step, inputs), **step.attrs)
         if out.dtype != (dtype := self.runtime.dtype(step.dtype)):
             out = self.xp.astype(out, dtype)
         if out.shape != step.shape:
             out = (self.xp.broadcast_to if step.kind == "elementwise" else self.xp.reshape)(out, step.shape)
         return out
 
-    def as_array(self, x: NativeArray, dtype: str) -> NativeArray:
-        """Return x, with a Python scalar as a 0-d array, since array-API functions expect arrays."""
-        return self.xp.asarray(x, dtype=self.runtime.dtype(dtype)) if isinstance(x, int | float) else x
+    def operands(self, step: Step, inputs: Sequence[NativeArray]) -> list[NativeArray]:
+        """Return the inputs as arrays, since array-API functions expect no Python scalars; bfloat16 as float32."""
+        operands = [
+            self.xp.asarray(x, dtype=self.runtime.dtype(step.compute_dtype)) if isinstance(x, int | float) else x
+            for x in inputs
+        ]
+        if self.bfloat16_dtype is None or step.kind == "view" or step.op.name in DATA_MOVEMENT_OPS:
+            return operands
+        return [self.xp.astype(x, self.xp.float32) if x.dtype == self.bfloat16_dtype else x for x in operands]
+
+
+# --- how it is made fast, and the rest ---
+
+
+def find_last_uses(plan: Plan) -> dict[int, list[int]]:
+    """Return {step: the values of earlier steps that no later step and no output uses}."""
+    last_uses = {x: v for v in plan.step_values for x in plan.step_of(v).inputs if isinstance(x, int)}
+    dead_after: dict[int, list[int]] = {}
+    for x in last_uses.keys() - {*plan.outputs}:
+        if x >= len(plan.leaves):
+            dead_after.setdefault(last_uses[x], []).append(x)
+    return dead_after
+
+
+def check_slice_steps(plan: Plan, runtime: Runtime) -> None:
+    """Raise IndexError for a slice with a negative step if arrays of the library have none."""
+    step = min((step for s in plan.steps for _, _, step in s.attrs.get("index", ())), default=1)
+    if step < 0 and not runtime.supports_negative_strides:
+        raise IndexError(f"expected a step >= 1 on the runtime {runtime.name!r}, got {step}. Use be.take.")
 
 
 # --- Runtime, the interface to an array library ---
@@ -251,7 +256,35 @@ class Runtime:
         """Return ``nbytes`` bytes of new memory, an array of uint8."""
         return self.xp.empty(nbytes, dtype=self.dtype("uint8"))
 
-    allocate_tracked = allocate_tracked  # for arenas and workspaces
+    def allocate_tracked(
+        self, kind: str, purpose: str, nbytes: int, allocate: Callable[[], NativeArray]
+    ) -> tuple[NativeArray, Allocation]:
+        """Allocate an arena or a workspace; return it with its record in the memory tracker.
+
+        ``kind`` is "arena" or "workspaces". If ``allocate`` fails, raises OutOfMemoryError with the purpose.
+        """
+        self.check_device()
+        try:
+            buffer = allocate()
+        except MemoryError as error:
+            raise self.out_of_memory_error(f"{purpose}, {format_bytes(nbytes)}") from error
+        return buffer, self.memory_tracker.track(nbytes, kind)
+
+    def allocation_error(self, error: Exception, what: str) -> Exception:
+        """Convert an error of the library to a more specific one; ``what`` describes the allocation that failed."""
+        error = self.translate_error(error)
+        is_bare = isinstance(error, MemoryError) and not isinstance(error, OutOfMemoryError)
+        return self.out_of_memory_error(what) if is_bare else error
+
+    def out_of_memory_error(self, what: str) -> OutOfMemoryError:
+        """Return the error of a failed allocation, with allocated and free bytes and how to use less memory."""
+        info = self.mem_get_info()
+        free = f", {DeviceMemory(*info)} on the device" if info else ""
+        return OutOfMemoryError(
+            f"out of memory allocating {what}: {self.name!r} holds {self.memory_tracker.usage()}{free}. Reduce the "
+            "batch size, use dtype='float16', or delete unused tensors. model.summary(data) and be.dry_run() report "
+            "the required memory in advance."
+        )
 
     # --- random numbers ---
 

@@ -119,6 +119,8 @@ def test_features_that_a_runtime_lacks_are_rejected_with_a_hint(custom):
     for index in (slice(None, None, -1), (0, slice(2, 0, -1))):
         with pytest.raises(IndexError, match=r"expected a step >= 1 on the runtime 'mine', got -\d\. Use be\.take"):
             x[index]
+    with pytest.raises(IndexError, match=r"expected a step >= 1 on the runtime 'mine', got -1\. Use be\.take"):
+        custom.build("slice", x * 2, index=((2, 3, -1), (0, 3, 1))).astensor()
     assert x[::2].shape == (2, 3)
     with pytest.raises(
         TypeError, match=r"backend 'mine': expected one of the dtypes float32, int32, int64, .*got 'float64'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
@@ -10,20 +11,23 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import neonlite.backend.runtimes.cuda.libraries as libraries
 from neonlite.backend.cache import Cache
+from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.random import RandomStreams, mask_threshold
 from neonlite.backend.runtimes.base import Runtime
-from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
+from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS, PREAMBLE, THREADS_PER_BLOCK
 from neonlite.backend.runtimes.cuda.convolution import CudnnConvolution
 from neonlite.backend.runtimes.cuda.driver import SPAWN_HINT, CuPyDriver, Driver
 from neonlite.backend.runtimes.cuda.executor import CudaExecutor
 from neonlite.backend.runtimes.cuda.graphs import GraphCache, check_transfer
 from neonlite.backend.runtimes.cuda.kernels import (
+    MASK,
+    SCALED_NORMAL,
     BoundsChecker,
     CudaScatter,
     are_kernels_enabled,
-    fill_mask,
-    fill_normal,
+    fill_source,
+    reserve_blocks,
 )
 from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.pooling import CudaPooling
@@ -120,21 +124,38 @@ class CudaRuntime(Runtime):
     def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
         """Fill a tensor with a random mask, in a kernel if it is contiguous."""
         if out.is_contiguous:
-            fill_mask(self, streams, out, mask_threshold(keep))
+            self._launch_fill(streams, "masks", out, 8, MASK, {"limit": mask_threshold(keep)})
         else:
             super().fill_mask(streams, out, keep)
 
     def fill_normal(self, streams: RandomStreams, out: Tensor, mean: float, stdv: float) -> None:
         """Fill a tensor with normally distributed numbers, in a kernel if it is contiguous and of floats."""
         if out.is_contiguous and out.info.dtype in FLOAT_DTYPES:
-            fill_normal(self, streams, out, mean, stdv)
+            scalars: dict[str, int | float] = {"mean": float(mean), "stdv": float(stdv)}
+            self._launch_fill(streams, "noise", out, 4, SCALED_NORMAL, scalars)
         else:
             super().fill_normal(streams, out, mean, stdv)
 
-    def get_fill_kernel(self, source: str) -> Kernel:
-        """Return the compiled kernel of a source that fills a tensor with random numbers."""
-        kernel = self.fill_kernels.find(source)
-        return kernel or self.fill_kernels.add(source, self.driver.compile(f"{PREAMBLE}\n{source}"))
+    def _launch_fill(
+        self,
+        streams: RandomStreams,
+        stream: str,
+        out: Tensor,
+        values_per_block: int,
+        values: str,
+        scalars: dict[str, int | float],
+    ) -> None:
+        """Fill a contiguous tensor with values of the next blocks of a random stream; normal ones before rounding."""
+        size = math.prod(out.shape)
+        n = -(-size // values_per_block)
+        blocks = reserve_blocks(streams, stream, n)
+        address, _ = self.address_and_strides(write_chwn(out, overwrite=True))
+        if n:
+            source = fill_source(values, out.info.dtype, scalars)
+            kernel: Kernel = self.fill_kernels.find(source)
+            kernel = kernel or self.fill_kernels.add(source, self.driver.compile(f"{PREAMBLE}\n{source}"))
+            grid = min(-(-n // THREADS_PER_BLOCK), MAX_BLOCKS), 1
+            self.driver.launch(kernel, grid, THREADS_PER_BLOCK, [address, n, size, *blocks, *scalars.values()])
 
     def create_graphs(self, be: BackendBase) -> GraphCache:
         """Return the cache of the backend's CUDA graphs."""

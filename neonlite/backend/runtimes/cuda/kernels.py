@@ -14,7 +14,6 @@ import numpy as np
 from neonlite.backend.cache import Cache
 from neonlite.backend.lock import create_lock
 from neonlite.backend.planning import Plan
-from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives import ReferencePrimitives, bin_bounds
 from neonlite.backend.runtimes.cuda.codegen import (
@@ -45,8 +44,6 @@ from neonlite.typing import NativeArray, NumPyArray
 
 if TYPE_CHECKING:
     from neonlite.backend.random import RandomStreams
-    from neonlite.backend.runtimes.cuda import CudaRuntime
-    from neonlite.backend.tensor import Tensor
 
 KERNEL_HEADER = """
 typedef {Element} Element;  // in memory
@@ -144,7 +141,7 @@ def is_check_synchronous() -> bool:
 class BoundsChecker:
     """The error record in GPU memory: the id of the first check that failed (0 for none), and the bad index."""
 
-    def __init__(self, runtime: CudaRuntime) -> None:
+    def __init__(self, runtime: Any) -> None:
         self.runtime = runtime
         self.check_ids: dict[str, int] = {}  # message -> id of the check, from 1
         self.error_record: NativeArray = None
@@ -533,41 +530,6 @@ def fill_source(values: str, dtype: str, scalars: dict[str, int | float]) -> str
     parameters = "".join(f", {'double' if isinstance(x, float) else 'long long'} {name}" for name, x in scalars.items())
     return substitute(
         PHILOX_KERNEL, name="kernel", over=GRID_STRIDE_LOOP, values=values, T=STORAGE_TYPES[dtype], scalars=parameters
-    )
-
-
-def launch_fill(
-    runtime: CudaRuntime, out: Tensor, values: str, counter: list[int], scalars: dict[str, int | float]
-) -> None:
-    """Fill a contiguous tensor from reserved blocks; ``counter``: their number, then ``reserve_blocks``' result."""
-    size, n = math.prod(out.shape), counter[0]
-    arguments = [
-        runtime.address_and_strides(write_chwn(out, overwrite=True))[0],
-        n,
-        size,
-        *counter[1:],
-        *scalars.values(),
-    ]
-    if n:
-        kernel = runtime.get_fill_kernel(fill_source(values, out.info.dtype, scalars))
-        runtime.driver.launch(kernel, (min(-(-n // THREADS_PER_BLOCK), MAX_BLOCKS), 1), THREADS_PER_BLOCK, arguments)
-
-
-def fill_mask(runtime: CudaRuntime, streams: RandomStreams, out: Tensor, limit: int) -> None:
-    """Fill a contiguous tensor with 1 where 32 random bits are below a limit, else 0."""
-    n = -(-math.prod(out.shape) // 8)
-    launch_fill(runtime, out, MASK, [n, *reserve_blocks(streams, "masks", n)], {"limit": limit})
-
-
-def fill_normal(runtime: CudaRuntime, streams: RandomStreams, out: Tensor, mean: float, stdv: float) -> None:
-    """Fill a contiguous tensor of floats with normal numbers, which are scaled before they are rounded to its dtype."""
-    n = -(-math.prod(out.shape) // 4)
-    launch_fill(
-        runtime,
-        out,
-        SCALED_NORMAL,
-        [n, *reserve_blocks(streams, "noise", n)],
-        {"mean": float(mean), "stdv": float(stdv)},
     )
 
 

@@ -1,60 +1,39 @@
 """The 'cpu' runtime: NumPy arrays, and the blocked executor, which runs fused stages over cache-sized blocks.
 
 Stages of elementwise ops and reductions, and their generated code, are in ``stages.py``. A subclass of the executor may
-compute some steps by another library: see the hooks of ``BlockedExecutor``.
+compute some steps by another library: see the hooks of ``StageExecutor``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from threading import get_ident
-from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from neonlite.backend.cache import Cache
 from neonlite.backend.errstate import copy_unsafe, ignore_fp_errors, restore_fp_errors
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan
 from neonlite.backend.planning.layout import write_chwn
-from neonlite.backend.planning.steps import Stage, Step
+from neonlite.backend.planning.steps import Stage
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import accelerated, accelerator_versions
-from neonlite.backend.runtimes.base import ReferenceExecutor, Runner, Runtime
+from neonlite.backend.runtimes.base import Runner, Runtime
 from neonlite.backend.runtimes.native import data_address
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
-from neonlite.backend.runtimes.numpy.stages import ArenaSlot, Chain, FusedStage
+from neonlite.backend.runtimes.numpy.stages import ArenaSlot, FusedStage, GetValue, StageExecutor
 from neonlite.backend.runtimes.numpy.templates import CALL_BUFFERS, CALL_FUNCTIONS
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.thread_pool import get_num_threads
-from neonlite.ops.shapes import Shape
 from neonlite.typing import NativeArray, NumPyArray
 from neonlite.typing import NumPyArray as Array
 
-if TYPE_CHECKING:
-    from neonlite.backend.measure import Allocation
-    from neonlite.backend.primitives import ReferencePrimitives
-    from neonlite.backend.runtimes.base import Runtime
 
-T = TypeVar("T")
-
-MAX_CACHED_VIEWS = 256  # plans and stages with cached views, per thread
-NO_ARENA: tuple[Array, Allocation | None] = (np.empty(0, np.uint8), None)  # of a thread before its first allocation
-
-
-class BlockedExecutor:
+class BlockedExecutor(StageExecutor):
     """The executor for NumPy arrays.
 
     Each thread has one arena, as large as its largest plan requires. It contains the temporaries of a plan, followed by
     the partial results and registers (block-sized buffers for intermediate values) of the current stage.
     """
-
-    def __init__(self, runtime: Runtime, primitives: ReferencePrimitives) -> None:
-        self.runtime = runtime
-        self.reference = ReferenceExecutor(runtime)
-        self.gemm = primitives.gemm
-        self.memory_tracker = runtime.memory_tracker
-        self.by_thread = self.memory_tracker.by_thread
 
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)`` for a plan, and set ``plan.required_arena_bytes``."""
@@ -64,54 +43,11 @@ class BlockedExecutor:
             return stages[0].make_runner()
         return MultiStageRunner(plan, stages, self).run
 
-    # --- hooks for a library that computes some steps faster than NumPy ---
-
-    def fuse_chains(
-        self, plan: Plan, steps: dict[int, Step], domain: Shape, live_out: Collection[int]
-    ) -> tuple[dict[int, Step], Mapping[int, Chain]]:
-        """Return the steps of a stage with each chain merged into one, and {last value of a chain: chain}: none here.
-
-        Values in ``live_out`` are read outside of the stage.
-        """
-        return steps, {}
-
-    def find_function(self, step: Step, size: int, in_order: bool) -> Callable[[Array, Array], None] | None:
-        """Return a function (x, out) that is faster than NumPy for a step on ``size`` elements, or None: none here.
-
-        ``in_order``: the operand and the result are contiguous.
-        """
-        return None
-
-    # --- buffers, per thread ---
-
-    def arena(self, nbytes: int) -> Array:
-        """Return the arena of this thread, with at least ``nbytes``."""
-        thread_cache = self.memory_tracker.thread_cache
-        if nbytes > thread_cache.get("arena", NO_ARENA)[0].nbytes:
-            thread_cache.pop("bound", None)  # free the smaller arena and its views before allocating
-            thread_cache.pop("arena", None)
-            request = "temporaries of op-trees", nbytes + ALIGNMENT_BYTES, lambda: self.runtime.allocate(nbytes)
-            thread_cache["arena"] = self.runtime.allocate_tracked("arena", *request)
-        arena: Array = thread_cache.get("arena", NO_ARENA)[0]
-        return arena
-
-    def cached_views(self, key: object, create: Callable[[], T]) -> T:
-        """Return the arena views of a plan or stage in this thread, created at first use."""
-        try:
-            return self.by_thread[get_ident()]["bound"][key]
-        except KeyError:  # the error refers to the cache, and so to the arena, which ``create`` may free
-            pass
-        views = create()
-        caches = self.memory_tracker.thread_cache
-        if "bound" not in caches:
-            caches["bound"] = Cache(MAX_CACHED_VIEWS, self.memory_tracker)
-        return caches["bound"].add(key, views)
-
 
 class MultiStageRunner:
     """The runner of a plan with more than one stage, or with temporaries."""
 
-    def __init__(self, plan: Plan, stages: Sequence[FusedStage | CallStage], executor: BlockedExecutor) -> None:
+    def __init__(self, plan: Plan, stages: Sequence[FusedStage | CallStage], executor: StageExecutor) -> None:
         self.plan = plan
         self.stages = stages
         self.executor = executor
@@ -130,7 +66,7 @@ class MultiStageRunner:
         state = ignore_fp_errors()
         try:
             for stage in self.stages:
-                stage.run(env, self)
+                stage.run(env, self.get_value)
             for i, v in self.copied:
                 targets[i][...] = env[v]
         finally:
@@ -157,7 +93,7 @@ class MultiStageRunner:
 class CallStage:
     """A stage of one library call: a matrix product, a gather, or random numbers."""
 
-    def __init__(self, plan: Plan, stage: Stage, executor: BlockedExecutor) -> None:
+    def __init__(self, plan: Plan, stage: Stage, executor: StageExecutor) -> None:
         self.plan = plan
         self.v = stage.steps[0]
         self.step = plan.step_of(self.v)
@@ -174,17 +110,15 @@ class CallStage:
             self.buffer_slots.append(ArenaSlot(self.end_offset, shape, dtype))
             self.end_offset = self.buffer_slots[-1].end
 
-    def run(self, env: dict[int, NativeArray], values: MultiStageRunner) -> None:
+    def run(self, env: dict[int, NativeArray], get_value: GetValue) -> None:
         """Write the result."""
         step, out = self.step, env[self.v]
         if self.function is None:
             reference = self.executor.reference
-            out[...] = reference.evaluate_step(
-                step, {x: values.get_value(x, env) for x in step.inputs if isinstance(x, int)}
-            )
+            out[...] = reference.evaluate_step(step, {x: get_value(x, env) for x in step.inputs if isinstance(x, int)})
             return
         buffers = [self.executor.cached_views(self, self._make_views)] if self.buffer_slots else []
-        self.function(*[values.get_value(x, env) for x in step.inputs], out, *buffers, **step.attrs)  # type: ignore[arg-type]
+        self.function(*[get_value(x, env) for x in step.inputs], out, *buffers, **step.attrs)  # type: ignore[arg-type]
 
     def _make_views(self) -> list[Array]:
         """Return its buffers in the arena of this thread."""

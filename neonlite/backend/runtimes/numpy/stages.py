@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from neonlite.backend.cache import Cache
 from neonlite.backend.errstate import IgnoreFPErrors, ignore_fp_errors, restore_fp_errors
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan, align_bytes
-from neonlite.backend.planning.steps import Stage
-from neonlite.backend.runtimes.base import Runner
+from neonlite.backend.planning.steps import Stage, Step
+from neonlite.backend.runtimes.base import ReferenceExecutor, Runner, Runtime
 from neonlite.backend.runtimes.numpy.templates import (
     OP_COST,
     OPERAND_NAMES,
@@ -30,7 +32,11 @@ from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array
 
 if TYPE_CHECKING:
-    from neonlite.backend.runtimes.numpy import BlockedExecutor, MultiStageRunner
+    from neonlite.backend.measure import Allocation
+    from neonlite.backend.primitives import ReferencePrimitives
+
+T = TypeVar("T")
+GetValue = Callable[[int, dict[int, NativeArray]], NativeArray]  # of the number of a value, and the values so far
 
 
 class ArenaSlot(NamedTuple):
@@ -92,10 +98,68 @@ class Chain(Protocol):
         """Return whether the library supports these shapes of operands and ``out``, whatever the values are."""
 
 
+MAX_CACHED_VIEWS = 256  # plans and stages with cached views, per thread
+NO_ARENA: tuple[Array, Allocation | None] = (np.empty(0, np.uint8), None)  # of a thread before its first allocation
+
+
+class StageExecutor:
+    """The base class of ``BlockedExecutor``: the arena of each thread, and the hooks of other libraries."""
+
+    def __init__(self, runtime: Runtime, primitives: ReferencePrimitives) -> None:
+        self.runtime = runtime
+        self.reference = ReferenceExecutor(runtime)
+        self.gemm = primitives.gemm
+        self.memory_tracker = runtime.memory_tracker
+        self.by_thread = self.memory_tracker.by_thread
+
+    # --- hooks for a library that computes some steps faster than NumPy ---
+
+    def fuse_chains(
+        self, plan: Plan, steps: dict[int, Step], domain: Shape, live_out: Collection[int]
+    ) -> tuple[dict[int, Step], Mapping[int, Chain]]:
+        """Return the steps of a stage with each chain merged into one, and {last value of a chain: chain}: none here.
+
+        Values in ``live_out`` are read outside of the stage.
+        """
+        return steps, {}
+
+    def find_function(self, step: Step, size: int, in_order: bool) -> Callable[[Array, Array], None] | None:
+        """Return a function (x, out) that is faster than NumPy for a step on ``size`` elements, or None: none here.
+
+        ``in_order``: the operand and the result are contiguous.
+        """
+        return None
+
+    # --- buffers, per thread ---
+
+    def arena(self, nbytes: int) -> Array:
+        """Return the arena of this thread, with at least ``nbytes``."""
+        thread_cache = self.memory_tracker.thread_cache
+        if nbytes > thread_cache.get("arena", NO_ARENA)[0].nbytes:
+            thread_cache.pop("bound", None)  # free the smaller arena and its views before allocating
+            thread_cache.pop("arena", None)
+            request = "temporaries of op-trees", nbytes + ALIGNMENT_BYTES, lambda: self.runtime.allocate(nbytes)
+            thread_cache["arena"] = self.runtime.allocate_tracked("arena", *request)
+        arena: Array = thread_cache.get("arena", NO_ARENA)[0]
+        return arena
+
+    def cached_views(self, key: object, create: Callable[[], T]) -> T:
+        """Return the arena views of a plan or stage in this thread, created at first use."""
+        try:
+            return self.by_thread[get_ident()]["bound"][key]
+        except KeyError:  # the error refers to the cache, and so to the arena, which ``create`` may free
+            pass
+        views = create()
+        caches = self.memory_tracker.thread_cache
+        if "bound" not in caches:
+            caches["bound"] = Cache(MAX_CACHED_VIEWS, self.memory_tracker)
+        return caches["bound"].add(key, views)
+
+
 class FusedStage:
     """A stage of elementwise steps over one shape, and reductions of their values, in one pass."""
 
-    def __init__(self, plan: Plan, stage: Stage, executor: BlockedExecutor) -> None:
+    def __init__(self, plan: Plan, stage: Stage, executor: StageExecutor) -> None:
         self.plan = plan
         self.executor = executor
         self.domain = stage.domain
@@ -314,11 +378,11 @@ class FusedStage:
     def _single_worker_registers(self) -> list[Array]:
         return self._make_views(1)[1][0]
 
-    def run(self, env: dict[int, Array], values: MultiStageRunner) -> None:
+    def run(self, env: dict[int, Array], get_value: GetValue) -> None:
         """Run the stage: in one call if it is small, else block by block."""
         for v in self.views:
             if v not in env:
-                values.get_value(v, env)
+                get_value(v, env)
         arrays = [env[v] for v in self.arguments]
         if self.drops_axes:  # the function writes results with keepdims
             for n, v in enumerate(self.reductions, len(arrays) - len(self.reductions)):

@@ -14,6 +14,8 @@ import numpy as np
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Step
 from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.numpy_methods import UFUNC_REDUCTIONS
+from neonlite.ops import OPS
 from neonlite.ops.functions import normalize_indices, to_slices
 from neonlite.ops.shapes import Axes, Shape
 from neonlite.tree_structure import Constant
@@ -85,7 +87,7 @@ UINT8_TEMPLATES = {"finite": "isfinite({x}, {z}.view(bool))"}
 # templates for integers, where they differ
 INTEGER_TEMPLATES = {"neg": "subtract(0, {x}, {z})"} | dict.fromkeys(("rint", "floor", "ceil", "trunc"), COPY_TEMPLATE)
 
-REDUCTION_UFUNCS: dict[str, str] = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
+REDUCTION_UFUNCS = {op: ufunc for ufunc, op in UFUNC_REDUCTIONS.items() if op in OPS}
 
 # the functions that templates and reductions call
 UFUNCS: dict[str, Any] = {name: getattr(np, name) for name in REDUCTION_UFUNCS.values()} | {
