@@ -1,6 +1,8 @@
 """Adding an op takes one row of the op table and one reference function: it then works on every runtime.
 
 Both are added to a copy of the package and of its tests, where the op's tests run, which are generated from the table.
+
+Tests ``neonlite/ops/__init__.py`` and what is derived from its table.
 """
 
 from __future__ import annotations

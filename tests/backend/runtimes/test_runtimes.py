@@ -1,4 +1,7 @@
-"""Runtimes: built-in ones, those of entry points and objects, and errors of those that are missing or incomplete."""
+"""Runtimes: built-in ones, those of entry points and objects, and errors of those that are missing or incomplete.
+
+Tests ``neonlite/backend/runtimes/__init__.py`` and ``neonlite/backend/runtimes/array_api.py``.
+"""
 
 from __future__ import annotations
 
