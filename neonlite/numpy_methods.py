@@ -20,7 +20,7 @@ from neonlite.name_hints import OPERAND, add_hints, hide_unknown
 from neonlite.ops import OP_TABLE, SYNONYMS
 from neonlite.ops.shapes import Shape
 from neonlite.tree_structure import Info, info_of
-from neonlite.typing import AxisLike, DTypeLike, NestedLists, NumPyArray, Operand, OperandLike
+from neonlite.typing import AxisLike, DTypeLike, NestedLists, NumPyArray, Operand, OperandLike, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +61,7 @@ class Convertible:
         """The operand with its last two axes exchanged."""
         raise NotImplementedError
 
-    def transpose(self, *axes: Any, out: Any = None) -> Any:
+    def transpose(self, *axes: int | Sequence[int] | Tensor | None, out: Tensor | None = None) -> Operand:
         """Return ``T``, or the operand with its axes permuted, or evaluate it into ``out``.
 
         Parameters
@@ -212,7 +212,7 @@ class ArrayMethods(Convertible):
             )
         return self
 
-    def astype(self, dtype: DTypeLike) -> Any:
+    def astype(self, dtype: DTypeLike) -> Operand:
         """Return ``be.astype(t, dtype)``.
 
         Parameters
@@ -227,7 +227,9 @@ class ArrayMethods(Convertible):
         """
         return self.info.be.astype(self, dtype)
 
-    def clip(self, min: OperandLike | None = None, max: OperandLike | None = None, out: Any = None) -> Any:
+    def clip(
+        self, min: OperandLike | None = None, max: OperandLike | None = None, out: Tensor | None = None
+    ) -> Operand:
         """Return the values limited to an interval.
 
         Parameters
@@ -256,7 +258,7 @@ class ArrayMethods(Convertible):
             return be.maximum(self, min, out)
         return be.clip(self, min, max, out)
 
-    def round(self, decimals: int = 0, out: Any = None) -> Any:
+    def round(self, decimals: int = 0, out: Tensor | None = None) -> Operand:
         """Return the values rounded, ties to even.
 
         Parameters
@@ -292,7 +294,7 @@ class ArrayMethods(Convertible):
         rounds_up = be.where(be.equal(rest, half), be.remainder(quotient, 2), be.astype(be.greater(rest, half), dtype))
         return be.add(quotient, rounds_up), divisor
 
-    def ravel(self) -> Any:
+    def ravel(self) -> Operand:
         """Return ``be.reshape(t, -1, 1)``: the values in C order, in one column.
 
         Returns
@@ -326,7 +328,7 @@ class ArrayMethods(Convertible):
     def __complex__(self) -> NoReturn:
         raise TypeError(f"complex({describe(self)}): expected real numbers; there is no complex dtype. Use float(t).")
 
-    def __round__(self, ndigits: int | None = None) -> Any:
+    def __round__(self, ndigits: int | None = None) -> Operand:
         return self.round(ndigits or 0)
 
     def __pos__(self) -> Self:
@@ -351,7 +353,7 @@ def _make_reduction(name: str, doc: str, default: int | None) -> Callable[..., O
     def method(
         self: Operand,
         axis: AxisLike = default,
-        out: Operand = None,
+        out: Tensor | None = None,
         keepdims: bool = True,
         **unknown: object,
     ) -> Operand:
@@ -415,8 +417,10 @@ def _reduction(name: str) -> Callable[..., Any]:
     def reduce(be: Any, a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = True) -> Any:
         return getattr(_operand(be, a), name)(axis=axis, out=out, keepdims=keepdims)
 
-    def reduce_with_dtype(be: Any, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any) -> Any:
-        return reduce(be, a if dtype is None else be.astype(a, dtype), axis, out, **options)
+    def reduce_with_dtype(
+        be: Any, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = True
+    ) -> Any:
+        return reduce(be, a if dtype is None else be.astype(a, dtype), axis, out, keepdims=keepdims)
 
     return reduce_with_dtype if name in ("mean", "prod", "std", "sum", "var") else reduce
 

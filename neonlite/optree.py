@@ -34,7 +34,7 @@ from neonlite.tree_inference import (
 )
 from neonlite.tree_structure import STATIC_INTS, Attrs, Info, Leaves, Triple, matrix_transpose_axes
 from neonlite.tree_structure import postorder as postorder
-from neonlite.typing import AxisLike, DTypeLike, NumPyArray, OperandLike, ShapeLike
+from neonlite.typing import AxisLike, DTypeLike, NumPyArray, OperandLike, ShapeLike, Tensor
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -243,7 +243,7 @@ class Operand(ArrayMethods):
     __iand__, __ior__, __ixor__ = _in_place("&=", __and__), _in_place("|=", __or__), _in_place("^=", __xor__)
     __ilshift__, __irshift__ = _in_place("<<=", __lshift__), _in_place(">>=", __rshift__)
 
-    def astensor(self) -> Any:
+    def astensor(self) -> Tensor:
         """Evaluate the tree, or copy the tensor.
 
         Returns
@@ -299,7 +299,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         op: str,
         a: OperandLike,
         b: OperandLike | None = None,
-        out: Operand | None = None,
+        out: Tensor | None = None,
         **attrs: object,
     ) -> Operand:
         """Return a node with shape inference and checks.
@@ -395,7 +395,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
 
     # --- evaluation ---
 
-    def execute(self) -> Any:
+    def execute(self) -> Tensor:
         """Run a tree whose root is 'assign'.
 
         Returns

@@ -50,7 +50,11 @@ class DType(Protocol):
         """The size of an element in bytes."""
 
 
-Operand: TypeAlias = Any  # a tensor or op-tree, for the modules below that of this class
+# classes of other modules, in the annotations of the modules below them, which cannot import these
+Operand: TypeAlias = Any  # a tensor or op-tree
+Tensor: TypeAlias = Any
+Model: TypeAlias = Any
+
 OperandLike = Array | float  # an operand of an op
 ArrayLike = Array | float | Sequence[Any]  # values of a new tensor: also nested lists
 Data: TypeAlias = "Array | DataFrame | Sequence[Any] | Mapping[str, Any]"  # rows, columns or texts

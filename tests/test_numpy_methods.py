@@ -163,6 +163,7 @@ FUNCTION_CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "np.linalg.det(y @ y.T)": lambda x, y: np.linalg.det(y @ y.T),
     "np.linalg.solve(y @ y.T, x)": lambda x, y: np.linalg.solve(y @ y.T, x),
     "np.sum(x, dtype=float)": lambda x, y: np.sum(x, axis=1, keepdims=True, dtype="float32"),
+    "np.var(x, 1, float)": lambda x, y: np.var(x, 1, "float32", keepdims=True),
     "x.clip(0, 1)": lambda x, y: x.clip(0, 1),
     "x.clip(min=0)": lambda x, y: x.clip(min=0),
     "x.round(1)": lambda x, y: (x / 3).round(1),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from neonlite.backend import NervanaObject
 from neonlite.backend.validation import check_keys, expected_argument, integer, with_attributes
 from neonlite.name_hints import CALLBACK, look_up
+from neonlite.typing import Model
 
 if TYPE_CHECKING:
     from neonlite.callbacks.history import History
@@ -116,7 +117,7 @@ class CallbackBase:
 class CallbacksBase(CallbackBase):
     """The base class of ``Callbacks``: its attributes, which callbacks use. The others have the type Any."""
 
-    model: Any
+    model: Model
     train_set: NervanaDataIterator | None
     history: History
     callbacks: list[Callback]
@@ -173,7 +174,7 @@ class Callback(NervanaObject, CallbackBase):
                 )
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Model:
         """The model that is trained."""
         return self.callbacks.model
 

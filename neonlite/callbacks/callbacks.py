@@ -32,6 +32,7 @@ from neonlite.callbacks.recording import (
 )
 from neonlite.files import same_file
 from neonlite.messages import describe
+from neonlite.typing import Model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,7 +101,7 @@ class Callbacks(NervanaObject, CallbacksBase):
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         train_set: NervanaDataIterator | None = None,
         output_file: str | Path | None = None,
         eval_freq: int | list[int] | None = None,
@@ -289,7 +290,7 @@ class Callbacks(NervanaObject, CallbacksBase):
     def load_callbacks(
         cls,
         cdict: dict[str, Any],
-        model: Any,
+        model: Model,
         train_set: NervanaDataIterator | None = None,
         eval_set: NervanaDataIterator | None = None,
     ) -> Callbacks:

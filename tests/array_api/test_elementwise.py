@@ -135,3 +135,38 @@ def test_floor_divide_of_infinities_is_that_of_the_standard(be: Backend) -> None
     assert str((x // math.inf).tolist()[:2]) == "[0.0, -0.0]"
     assert (math.inf // x).tolist()[:2] == [math.inf, -math.inf]
     assert (x // 2.0).tolist() == [0, -1, math.inf]
+
+
+def test_functions_whose_results_are_floats_accept_booleans_and_integers_as_in_numpy(be: Backend) -> None:
+    xp, values = be.array_api, np.array([True, False])
+    ufuncs = {name: getattr(np, name) for name in xp.__all__ if isinstance(getattr(np, name, None), np.ufunc)}
+    tested = {"sin", "divide", "hypot", "sqrt"}
+    for name, ufunc in ufuncs.items():
+        with np.errstate(all="ignore"):
+            try:
+                if ufunc(*[values.astype("int8")] * ufunc.nin).dtype.kind != "f":
+                    continue
+            except TypeError:  # of matrices or vectors
+                continue
+            expected = ufunc(*[values.astype("float32")] * ufunc.nin)
+        tested.discard(name)
+        for x in (values, values.astype("int32")):
+            z = getattr(xp, name)(*[xp.asarray(x)] * ufunc.nin)
+            np.testing.assert_allclose(np.asarray(z), expected, rtol=1e-6, err_msg=name)
+    assert not tested
+
+
+@pytest.mark.parametrize("name", ["abs", "add", "floor", "less", "maximum", "negative", "sign", "square", "isnan"])
+def test_functions_of_numbers_refuse_booleans(be: Backend, name: str) -> None:
+    xp = be.array_api
+    x = xp.asarray([True, False])
+    with pytest.raises(TypeError, match=rf"{name}: expected an array of a numeric dtype"):
+        getattr(xp, name)(*[x] * (2 if name in ("add", "less", "maximum") else 1))
+
+
+@pytest.mark.parametrize("name", ["bitwise_left_shift", "bitwise_right_shift"])
+@pytest.mark.parametrize("dtype", ["bool", "float32"])
+def test_shifts_accept_integers_only(be: Backend, name: str, dtype: str) -> None:
+    x = be.array_api.asarray(np.array([1, 2]).astype(dtype))
+    with pytest.raises(TypeError, match=rf"{name}: expected an array of a integer dtype"):
+        getattr(be.array_api, name)(x, x)

@@ -49,7 +49,8 @@ class ReferenceExecutor:
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)``.
 
-        It computes all values, frees each after its last use, and then writes the outputs to the targets.
+        The values of a plan are numbered: first its leaves, then the result of each step. ``run`` computes all of them,
+        frees each after its last use, and then writes the outputs to the targets.
         """
         check_slice_steps(plan, self.runtime)
         dead_after = find_last_uses(plan)
