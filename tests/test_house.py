@@ -492,7 +492,7 @@ def test_test_modules_do_not_import_each_other():
 CROSS_CUTTING = "docstrings errors examples guide house language mistakes neon_scripts notebooks release reprs tour"
 
 
-def tested_modules(path: Path) -> set[Path]:
+def modules_tested_by(path: Path) -> set[Path]:
     """Return the modules that a test file names: by its path, or as ``neonlite/x/y.py`` in its docstring."""
     folder, stem = path.parent.relative_to(TESTS), path.stem.removeprefix("test_")
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
@@ -508,7 +508,7 @@ def tested_modules(path: Path) -> set[Path]:
 
 def test_the_tests_of_a_module_are_found_by_its_path():
     """``tests/x/test_y.py`` or ``test_y_<subject>.py`` tests ``neonlite/x/y.py``; other files name their modules."""
-    tested = {path: tested_modules(path) for path in TESTS.rglob("test_*.py")}
+    tested = {path: modules_tested_by(path) for path in TESTS.rglob("test_*.py")}
     cross_cutting = {TESTS / f"test_{name}.py" for name in CROSS_CUTTING.split()}
     cross_cutting |= {path for path in tested if path.parent.name in ("benchmarks", "platforms")}
     assert sorted(path for path, modules in tested.items() if not modules) == sorted(cross_cutting)

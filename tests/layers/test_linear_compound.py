@@ -210,7 +210,12 @@ def test_every_name_is_tested():
     [
         ("transforms.activation", nl.transforms.Transform, ACTIVATIONS, {"PixelwiseSoftmax"}),
         ("transforms.cost", nl.transforms.Cost, COSTS, {"CrossEntropy", "GANCost"}),
-        ("optimizers.rules", nl.optimizers.Optimizer, OPTIMIZERS, {"MultiOptimizer"}),
+        (
+            "optimizers.rules",
+            nl.optimizers.Optimizer,
+            OPTIMIZERS,
+            {"MultiOptimizer", "OptimizerWrapper", "LossScaling"},
+        ),
         ("initializers", Initializer, initializer_names(True), {"Array"}),
     ],
 )

@@ -1,4 +1,4 @@
-"""Activations against formulas of single numbers, their slopes, and torch."""
+"""Activations against formulas of single numbers, numerical gradients, and torch."""
 
 from __future__ import annotations
 

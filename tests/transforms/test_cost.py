@@ -1,4 +1,4 @@
-"""Costs against formulas of single columns, their slopes, and torch."""
+"""Costs against formulas of single columns, numerical gradients, and torch."""
 
 from __future__ import annotations
 
