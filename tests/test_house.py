@@ -208,11 +208,11 @@ def array_libraries(module: str) -> set[str]:
         "neonlite.data.",
         "neonlite.encoders.",
         "neonlite.models.",
-        "neonlite.sklearn",
+        "neonlite.sklearn.",
         "neonlite.array_api.",
         "neonlite.distributed.",
     )
-    if module.startswith(above):
+    if f"{module}.".startswith(above):
         libraries -= {"numpy", "numpy.typing"}
     if module == "neonlite.distributed.communicator":
         libraries -= {"cupy", "cupy.cuda"}  # for NCCL
@@ -488,12 +488,35 @@ def test_test_modules_do_not_import_each_other():
         assert not shared, f"{path.name} imports {shared}: what test modules share belongs in tests/helpers/"
 
 
-def test_the_folders_of_tests_mirror_the_package():
-    folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")} - {
-        Path("benchmarks"),
-        Path("platforms"),
-    }
-    assert not [folder for folder in folders if not (PACKAGE / folder).is_dir()]
+# Tests of no module in particular: of the documentation, of rules for all files, and of other folders.
+CROSS_CUTTING = "docstrings errors examples guide house language mistakes neon_scripts notebooks release reprs tour"
+
+
+def modules_tested_by(path: Path) -> set[Path]:
+    """Return the modules that a test file names: by its path, or as ``neonlite/x/y.py`` in its docstring."""
+    folder, stem = path.parent.relative_to(TESTS), path.stem.removeprefix("test_")
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    modules = {PACKAGE / name for name in re.findall(r"\bneonlite/([\w/]+\.py)", docstring)}
+    for module in FILES:
+        name, parents = module.stem, {module.parent}
+        if name == "__init__":
+            name, parents = module.parent.name, {module.parent, module.parent.parent}
+        if PACKAGE / folder in parents and f"{stem}_".startswith(f"{name}_"):
+            modules.add(module)
+    return modules
+
+
+def test_the_tests_of_a_module_are_found_by_its_path():
+    """``tests/x/test_y.py`` or ``test_y_<subject>.py`` tests ``neonlite/x/y.py``; other files name their modules."""
+    tested = {path: modules_tested_by(path) for path in TESTS.rglob("test_*.py")}
+    cross_cutting = {TESTS / f"test_{name}.py" for name in CROSS_CUTTING.split()}
+    cross_cutting |= {path for path in tested if path.parent.name in ("benchmarks", "platforms")}
+    assert sorted(path for path, modules in tested.items() if not modules) == sorted(cross_cutting)
+    named = set().union(*tested.values())
+    assert sorted(named - set(FILES)) == []
+    definitions = (ast.FunctionDef, ast.ClassDef)
+    with_code = {path for path in FILES if any(isinstance(n, definitions) for n in ast.parse(path.read_text()).body)}
+    assert sorted(with_code - named) == []
 
 
 # --- runtimes are short ---

@@ -1,4 +1,7 @@
-"""The names of the package: modules of networks and the class Model are imported when they are first used."""
+"""The names of the package: modules of networks and the class Model are imported when they are first used.
+
+Tests ``neonlite/__init__.py``.
+"""
 
 from __future__ import annotations
 

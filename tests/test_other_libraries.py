@@ -1,4 +1,7 @@
-"""Tensors, op-trees and arrays in calls of other libraries, and in Python's functions: values as for a NumPy array."""
+"""Tensors, op-trees and arrays in calls of other libraries, and in Python's functions: values as for a NumPy array.
+
+Tests ``neonlite/numpy_methods.py`` and ``neonlite/array_api/operators.py``.
+"""
 
 from __future__ import annotations
 

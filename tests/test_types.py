@@ -1,4 +1,7 @@
-"""Types: the public signatures name the types of their parameters and results, so that an editor can complete them."""
+"""Types: the public signatures name the types of their parameters and results, so that an editor can complete them.
+
+Tests ``neonlite/typing.py``.
+"""
 
 from __future__ import annotations
 

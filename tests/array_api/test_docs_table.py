@@ -1,4 +1,7 @@
-"""The two columns of the table in docs/numpy.md give the same values."""
+"""The two columns of the table in docs/numpy.md give the same values.
+
+Tests ``neonlite/array_api/__init__.py``.
+"""
 
 from __future__ import annotations
 

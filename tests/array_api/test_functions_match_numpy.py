@@ -1,4 +1,8 @@
-"""Functions of ``neonlite.array_api`` give what NumPy, which follows the same standard, gives for each expression."""
+"""Functions of ``neonlite.array_api`` give what NumPy, which follows the same standard, gives for each expression.
+
+Tests ``neonlite/array_api/elementwise.py``, ``neonlite/array_api/reductions.py``,
+``neonlite/array_api/manipulation.py``, ``neonlite/array_api/linalg.py`` and ``neonlite/array_api/creation.py``.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.allocations import buffers
 from helpers.runtimes import RUNTIMES
+from helpers.token_minibatches import bits
 
 import neonlite as nl
 from neonlite.data import CopyTask, PrioritySortTask, RepeatCopyTask, Reversal, Task, Ticker, TimeSeries
@@ -17,15 +18,6 @@ from neonlite.layers import Affine, GeneralizedCostMask, Sequential
 from neonlite.models import Model
 from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import CrossEntropyBinary, Logistic, SequenceAccuracy
-
-
-def flat(x):
-    """All tensors in what an iterator yields, in order."""
-    return [t for part in x for t in flat(part)] if isinstance(x, list | tuple) else [x]
-
-
-def bits(pair):
-    return [t.get().tobytes() for t in flat(pair)]
 
 
 def by_step(x, N):

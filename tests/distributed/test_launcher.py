@@ -1,4 +1,7 @@
-"""Processes started by MPI: results, output, errors, signals, and that none is left behind."""
+"""Processes started by MPI: results, output, errors, signals, and that none is left behind.
+
+Tests ``neonlite/distributed/launcher.py`` and its command, ``neonlite/distributed/__main__.py``.
+"""
 
 import contextlib
 import io

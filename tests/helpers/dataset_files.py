@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import tarfile
 
 import numpy as np
 
@@ -37,3 +39,22 @@ def write_reviews(folder):
         (folder / name).mkdir(parents=True)
         for i, text in enumerate(texts):
             (folder / name / f"{i}_5.txt").write_text(text)
+
+
+PARTS = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+
+
+def write_cifar(folder, change=None):
+    """Write small files of CIFAR-10 in a folder and in an archive; return records (6, 3, 3073)."""
+    rng = np.random.default_rng(0)
+    records = rng.integers(0, 256, (6, 3, 3073), dtype=np.uint8)
+    records[:, :, 0] %= 10
+    (folder / "plain").mkdir()
+    with tarfile.open(folder / "cifar-10-binary.tar.gz", "w:gz") as archive:
+        for name, part in zip(PARTS, records, strict=True):
+            data = part.tobytes()
+            (folder / "plain" / name).write_bytes(data)
+            entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return records

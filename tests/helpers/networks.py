@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers.reference import numerical_gradient
 from neonlite import Backend
 from neonlite.layers import (
     BranchNode,
@@ -56,19 +56,6 @@ def network(layers: Any, shape: Any, cost: Any = None, deltas: bool = False) -> 
     cost = GeneralizedCost(cost)
     cost.initialize(net)
     return net, cost
-
-
-def numerical_gradient(f: Callable[[], float], x: NDArray, step: float = 1e-6) -> NDArray:
-    """Return df/dx for an array that f looks at, element by element, by central differences."""
-    found = np.zeros(x.shape)
-    for at in np.ndindex(x.shape):
-        was = x[at]
-        x[at] = was + step
-        up = f()
-        x[at] = was - step
-        found[at] = (up - f()) / (2 * step)
-        x[at] = was
-    return found
 
 
 def close(got: Any, want: Any, tolerance: float = 1e-10) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from helpers.reference import REFERENCE, numeric_gradient, off
+from helpers.reference import REFERENCE, gradient_of_operand, off
 from helpers.runtimes import lacks
 from neonlite import Autodiff, Backend
 from neonlite.ops import OP_TABLE, OPS, Op
@@ -390,7 +390,7 @@ def by_the_book(case: Case) -> tuple[list[Any], Any, list[Any]]:
     dz = drawn(key + "dz", f(*xs).shape, -2, 2, False)
     if key not in _numeric:
         _numeric[key] = [
-            np.zeros(xs[k].shape) if (case.op, k) in FLAT_OPERANDS else numeric_gradient(f, xs, k, dz)
+            np.zeros(xs[k].shape) if (case.op, k) in FLAT_OPERANDS else gradient_of_operand(f, xs, k, dz)
             for k in differentiable(case)
         ]
     return xs, dz, _numeric[key]

@@ -66,14 +66,23 @@ def slope(f: Callable[..., Any], xs: Sequence[Any], k: int, direction: Any) -> A
     return (f(*up) - f(*down)) / (2 * STEP)
 
 
-def numeric_gradient(f: Callable[..., Any], xs: Sequence[Any], k: int, dz: Any) -> Any:
-    """Return the gradient of sum(f * dz) in operand k, element by element."""
-    gradient = np.zeros(xs[k].shape)
-    for at in np.ndindex(*gradient.shape):
-        one = np.zeros(gradient.shape)
-        one[at] = 1.0
-        gradient[at] = (slope(f, xs, k, one) * dz).sum()
+def numerical_gradient(f: Callable[[], float], x: Any, step: float = 1e-6) -> Any:
+    """Return df/dx for an array that f reads, element by element, by central differences."""
+    gradient = np.zeros(x.shape)
+    for at in np.ndindex(x.shape):
+        value = x[at]
+        x[at] = value + step
+        up = f()
+        x[at] = value - step
+        gradient[at] = (up - f()) / (2 * step)
+        x[at] = value
     return gradient
+
+
+def gradient_of_operand(f: Callable[..., Any], xs: Sequence[Any], k: int, dz: Any) -> Any:
+    """Return the gradient of sum(f * dz) in operand k."""
+    x = np.array(xs[k], dtype=np.float64)
+    return numerical_gradient(lambda: float((f(*xs[:k], x, *xs[k + 1 :]) * dz).sum()), x, STEP)
 
 
 # --- functions of numbers -------------------------------------------------------------------------------------------

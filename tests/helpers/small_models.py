@@ -10,7 +10,7 @@ import numpy as np
 
 from neonlite import gen_backend
 from neonlite.callbacks import Callback, CallbackBase
-from neonlite.data import ArrayIterator
+from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Affine, BatchNorm, Dropout, Linear
 from neonlite.models import Model
@@ -18,6 +18,15 @@ from neonlite.optimizers import Adam
 from neonlite.transforms import CrossEntropyMulti, Rectlin, Softmax
 
 CLASSES = 3
+
+
+class Nothing(NervanaDataIterator):
+    """A data set without minibatches."""
+
+    ndata, nbatches, shape = 1, 1, 2
+
+    def __iter__(self) -> Any:
+        return iter(())
 
 
 def blobs(n: int = 60, seed: int = 0) -> tuple[Any, Any]:

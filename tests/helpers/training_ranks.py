@@ -1,4 +1,4 @@
-"""Scenarios that the ranks of tests/distributed/test_training.py run: each function returns the results of its rank."""
+"""Scenarios that the ranks of tests/models/test_data_parallel.py run: each function returns the results of its rank."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ from helpers.networks import (
     close,
     data,
     network,
-    numerical_gradient,
     ready,
     targets,
 )
+from helpers.reference import numerical_gradient
 
 from neonlite import Backend, gen_backend
 from neonlite.initializers import Gaussian

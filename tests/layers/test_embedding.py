@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.networks import allocate, numerical_gradient
+from helpers.networks import allocate
+from helpers.reference import numerical_gradient
 from helpers.runtimes import lacks
 
 from neonlite import Backend, NervanaObject

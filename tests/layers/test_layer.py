@@ -14,18 +14,9 @@ from helpers.layer_cases import (
     each_layer,
     mlp,
 )
-from helpers.networks import (
-    Gain,
-    by_hand,
-    check_numerical_gradients,
-    close,
-    data,
-    made_ready,
-    network,
-    numerical_gradient,
-    rows,
-)
+from helpers.networks import Gain, by_hand, check_numerical_gradients, close, data, made_ready, network, rows
 from helpers.parametrize import thinned
+from helpers.reference import numerical_gradient
 
 from neonlite import gen_backend
 from neonlite.initializers import Gaussian

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.networks import close, numerical_gradient, ready
+from helpers.networks import close, ready
+from helpers.reference import numerical_gradient
 
 from neonlite import Autodiff
 from neonlite.initializers import Constant, Gaussian, Uniform

@@ -8,17 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.network_cases import INIT, Grower, all_errors, conv3, listed, numbers
-from helpers.networks import (
-    Careful,
-    MultiplyByTwo,
-    branching,
-    close,
-    data,
-    needs_torch,
-    numerical_gradient,
-    ready,
-)
+from helpers.networks import Careful, MultiplyByTwo, branching, close, data, needs_torch, ready
 from helpers.parametrize import thinned
+from helpers.reference import numerical_gradient
 
 from neonlite import Autodiff, Backend, gen_backend
 from neonlite.layers import (

@@ -1,6 +1,8 @@
 """Adding an op takes one row of the op table and one reference function: it then works on every runtime.
 
 Both are added to a copy of the package and of its tests, where the op's tests run, which are generated from the table.
+
+Tests ``neonlite/ops/__init__.py`` and what is derived from its table.
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ def test_the_stub_and_the_docs_contain_a_new_op(checkout: Path) -> None:
     [
         ("tests/ops/test_every_op.py", "softsign or midpoint or max_abs or has_a"),
         ("tests/test_house.py", "row or templates"),
-        ("tests/backend/runtimes/cuda/test_ops_on_gpu.py", "plans_contain or float16-whole"),
+        ("tests/backend/runtimes/cuda/test_op_templates.py", "plans_contain or float16-whole"),
     ],
 )
 def test_new_ops_pass_the_tests_of_every_op(checkout: Path, file: str, names: str) -> None:
