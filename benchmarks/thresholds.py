@@ -35,11 +35,9 @@ from neonlite.distributed.launcher import mpiexec_command
 from neonlite.layers import LSTM, Recurrent
 from neonlite.transforms import Logistic, Rectlin, Tanh
 
-# {name in this file: (module, name there)}; "CONSTANT key" is an item of a dictionary, "CONSTANT key.attribute" an
-# attribute of one
+# {name in this file: (module, name there)}; "CONSTANT key.attribute": the attribute of an item of a dictionary
 CONSTANTS: dict[str, tuple[str, str]] = {
     "gathered rows": ("neonlite.backend.primitives.convolution", "MAX_GATHERED_BYTES"),
-    "split k": ("neonlite.backend.primitives.convolution", "MIN_SPLIT_K_RATIO"),
     "row weights": ("neonlite.backend.primitives.convolution", "MIN_ROW_WEIGHTS"),
     "chain cost": ("neonlite.backend.runtimes.onednn", "MIN_CHAIN_COST"),
     "exact chain": ("neonlite.backend.runtimes.onednn", "MIN_EXACT_CHAIN_ELEMENTS"),
@@ -50,11 +48,7 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "input ratio": ("neonlite.backend.runtimes.onednn.recurrent", "MAX_INPUT_RATIO"),
     "parallel sum": ("neonlite.backend.runtimes.onednn.convolution", "MIN_PARALLEL_SUM"),
     "sum parts": ("neonlite.backend.runtimes.onednn.convolution", "MAX_SUM_PARTS"),
-    "fprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_CHANNELS create_fprop"),
-    "bprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_CHANNELS create_bprop"),
-    "update channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_CHANNELS create_update"),
-    "tiled reorder": ("neonlite.backend.runtimes.onednn.convolution", "TILED_REORDER_BYTES"),
-    "reorder tile": ("neonlite.backend.runtimes.onednn.convolution", "REORDER_TILE_BYTES"),
+    "bprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_BPROP_CHANNELS"),
     "batch norm rows": ("neonlite.backend.runtimes.onednn.products", "ROW_BLOCK_SIZE"),
     "product": ("neonlite.backend.runtimes.onednn.products", "MIN_WORK"),
     "vector product": ("neonlite.backend.runtimes.onednn.products", "MIN_VECTOR_WORK"),
@@ -67,11 +61,8 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "threaded elements": ("neonlite.backend.runtimes.numpy.stages", "MIN_THREADED_ELEMENTS"),
     "threaded cost": ("neonlite.backend.runtimes.numpy.stages", "MIN_THREADED_COST"),
     "pooling tile": ("neonlite.backend.runtimes.numpy.pooling", "TILE_ELEMENTS"),
-    "LRN columns": ("neonlite.backend.runtimes.numpy.pooling", "MIN_LRN_COLUMNS"),
     "gathered pixels": ("neonlite.backend.runtimes.numpy.pooling", "MAX_GATHERED_PIXELS"),
-    "unbuffered row": ("neonlite.backend.runtimes.numpy.pooling", "MIN_UNBUFFERED_ROW"),
     "sum": ("neonlite.backend.runtimes.numpy.templates", "MIN_ELEMENTS"),
-    "folded columns": ("neonlite.backend.runtimes.numpy.templates", "MAX_FOLDED_COLUMNS"),
     "folded row": ("neonlite.backend.runtimes.numpy.templates", "FOLDED_ROW_ELEMENTS"),
     "scatter": ("neonlite.backend.runtimes.numpy.templates", "MAX_SCATTER_ELEMENTS"),
     "grouped copies": ("neonlite.backend.transaction", "MAX_GROUPED_SIZE"),
@@ -146,11 +137,9 @@ def accessors(constant: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     getattr(module, name)  # an error if there is none
     if not item:
         return partial(getattr, module, name), partial(setattr, module, name)
-    values, (key, _, attribute) = getattr(module, name), item.partition(".")
-    key = key if attribute else getattr(module, key)
-    if attribute:
-        return partial(getattr, values[key], attribute), partial(setattr, values[key], attribute)
-    return partial(values.__getitem__, key), partial(values.__setitem__, key)
+    key, attribute = item.split(".")
+    value = getattr(module, name)[key]
+    return partial(getattr, value, attribute), partial(setattr, value, attribute)
 
 
 def forced(constant: str, value: Any, create: Create, size: int, runtime: str) -> Work:
@@ -317,13 +306,6 @@ def vector_product(be: Backend, work: int) -> Work:
     return partial(be.compound_dot, a, b, c)
 
 
-def strided_sum(be: Backend, columns: int) -> Work:
-    """Return a product that is added to some columns of a larger matrix."""
-    a, b = be.array(drawn((32, 4))), be.array(drawn((4, columns)))
-    c = be.zeros((32, columns + 64))[:, :columns]
-    return partial(be.compound_dot, a, b, c, beta=0.5)
-
-
 # --- images ----------------------------------------------------------------------------------------------------------
 
 
@@ -363,30 +345,11 @@ def channel_sums(be: Backend, size: int) -> Work:
     return lambda: be.update_conv(layer, e, e, u, grad_bias=bias)
 
 
-def reorder(be: Backend, nbytes: int) -> Work:
-    """Return a convolution by 1 x 1 of 128 images of 32 x 32 that are written, in CHWN, before each call."""
-    layer = be.conv_layer("float32", N=128, C=round(nbytes / (128 * 32 * 32 * 4)), K=2, H=32, W=32, R=1, S=1)
-    i, f, o = (be.ones(dim) for dim in (layer.dimI, layer.dimF, layer.dimO))
-
-    def run() -> None:
-        i[:] = 1
-        be.fprop_conv(layer, i, f, o)
-
-    return run
-
-
 def batch_norm(be: Backend, size: int) -> Work:
     """Return the gradients of the batch normalization of 256 features."""
     x, error, deltas = (be.array(drawn((256, size // 256))) for _ in range(3))
     grad_gamma, grad_beta, mean, variance, gamma = (be.ones((256, 1)) for _ in range(5))
     return lambda: be.compound_bprop_bn(deltas, grad_gamma, grad_beta, error, x, mean, variance, gamma, 1e-3)
-
-
-def lrn(be: Backend, channels: int) -> Work:
-    """Return local response normalization over 5 channels."""
-    layer = be.lrn_layer("float32", N=8, C=channels, H=8, W=8, J=5)
-    i, o, denom = be.array(drawn(layer.dimI)), be.empty(layer.dimO), be.empty(layer.dimI)
-    return lambda: be.fprop_lrn(layer, i, o, denom, 1.0, 0.0, 1e-4, 0.75)
 
 
 def roi_pooling(be: Backend, channels: int) -> Work:
@@ -435,11 +398,6 @@ def around(value: int, far: int = 8) -> tuple[int, int, int, int]:
     return value // far, value * 19 // 20, value * 21 // 20, value * far
 
 
-def geometry(passes: str, **sizes: int) -> Create:
-    """Return a function that creates a convolution of C channels."""
-    return lambda be, C: convolution(passes, be, C=C, **sizes)
-
-
 MiB = 1 << 20
 ALL_PASSES = "fprop bprop update"
 THRESHOLDS = [
@@ -451,24 +409,9 @@ THRESHOLDS = [
         (1, 2),
         "NumPy",
     ),
-    Threshold(
-        "split k",
-        "update of a convolution by 3 x 3 from one channel",
-        lambda be, n: convolution("update", be, n, 1, 5, 16, 3),
-        (64, 510, 512, 8192),
-        (1, 2),
-    ),
-    Threshold(
-        "split k",
-        "update of a convolution by 3 x 3 from one channel",
-        lambda be, n: convolution("update", be, n, 1, 5, 16, 3),
-        (64, 510, 512, 8192),
-        (1, 2),
-        "NumPy",
-    ),
     *(
         Threshold(
-            "chain cost", f"{name}, elements times {cost}", partial(tree, name, cost=cost), around(1 << 16), (1, 2)
+            "chain cost", f"{name}, elements times {cost}", partial(tree, name, cost=cost), around(1 << 18), (1, 2)
         )
         for name, cost in (("1 - tanh(x)^2", 10), ("1 / (1 + exp(-x))", 8), ("exp(x - y)", 9))
     ),
@@ -489,7 +432,7 @@ THRESHOLDS = [
     ),
     Threshold("sigmoid", name := "sigmoid(log(x))", partial(tree, name), around(1 << 13)),
     *(
-        Threshold("transposed copy", f"transposed matrix of {n} columns", partial(transposed, n), around(1 << 12, 16))
+        Threshold("transposed copy", f"transposed matrix of {n} columns", partial(transposed, n), around(1 << 15, 16))
         for n in (32, 64)
     ),
     Threshold(
@@ -522,17 +465,13 @@ THRESHOLDS = [
     ),
     Threshold("parallel sum", "max pooling", partial(pooling, "max"), around(MiB), (1, 2)),
     Threshold("parallel sum", "gradients of a bias and weights", channel_sums, around(MiB), (2,)),
-    *(
-        Threshold(
-            f"{name} channels",
-            f"{name} of a convolution by 5 x 5",
-            geometry(name, N=128, H=28, K=20, R=5),
-            (1, value - 1, value, 16),
-            (1, 2),
-        )
-        for name, value in (("fprop", 2), ("bprop", 3), ("update", 2))
+    Threshold(
+        "bprop channels",
+        "bprop of a convolution by 5 x 5",
+        lambda be, C: convolution("bprop", be, 128, C, 28, 20, 5),
+        (1, 2, 3, 16),
+        (1, 2),
     ),
-    Threshold("tiled reorder", "images in CHWN to a convolution by 1 x 1", reorder, around(8 * MiB), (1, 2)),
     Threshold("product", "square matrices", product, around(1 << 18), (1, 2), rest=REST),
     Threshold("product", "stacks of 8", stack, around(1 << 18), (1, 2), rest=REST),
     Threshold("vector product", "matrix and vector", vector_product, around(1 << 13, 32), (1, 2), rest=REST),
@@ -541,8 +480,8 @@ THRESHOLDS = [
         for where in ("oneDNN", "mkl")
         for threads, factor in ((1, 4), (2, 1))
     ),
-    Threshold("untiled", name := "sqrt(x y + 1) y - x", partial(tree, name), around(1 << 17), (1, 2), "NumPy", 1),
-    Threshold("untiled", name := "max(x y)", partial(tree, name), around(1 << 17), (1, 2), "NumPy", 1),
+    Threshold("untiled", name := "sqrt(x y + 1) y - x", partial(tree, name), around(1 << 18), (1, 2), "NumPy", 1),
+    Threshold("untiled", name := "max(x y)", partial(tree, name), around(1 << 18), (1, 2), "NumPy", 1),
     Threshold(
         "threaded elements",
         name := "sqrt(exp(x) y + 1) - x",
@@ -552,11 +491,9 @@ THRESHOLDS = [
         "NumPy",
     ),
     Threshold("threaded cost", name := "x + y", partial(tree, name), around(1 << 21, 4), (2,), "NumPy"),
-    Threshold("unbuffered row", "product added to columns of a matrix", strided_sum, around(4096), (1,), "NumPy"),
     Threshold("sum", "rows of 64", partial(sum_of, 1, 64), around(1 << 13)),
     Threshold("sum", "rows of 2048", partial(sum_of, 1, 2048), (2048, 3 * 2048, 5 * 2048, 1 << 16)),
     Threshold("sum", "columns of 32", partial(sum_of, 0, 32), around(1 << 13)),
-    Threshold("folded columns", "maximum of columns of 1000", maximum_of_columns, (16, 128, 136, 256)),
     Threshold("grouped copies", "snapshot of 8 tensors", copies, around(1 << 17), (1, 2)),
     Threshold("stored", "standardized columns", shared_reduction, around(1 << 18, 32)),
     Threshold("pending ops", "loop over arrays of 100", partial(loop, 100), (16, 62, 70, 512)),
@@ -574,7 +511,6 @@ BLOCKS = [
         "NumPy",
     ),
     Block("sum parts", "max pooling", partial(pooling, "max"), (4 * MiB,), (1, 2)),
-    Block("reorder tile", "images in CHWN to a convolution by 1 x 1", reorder, (32 * MiB,), (1, 2)),
     Block("batch norm rows", "batch norm of 256 features", batch_norm, (4 * MiB,)),
     Block("block", name := "sqrt(x y + 1) y - x", partial(tree, name), (2 * MiB,), (1, 2), "NumPy"),
     Block("large block", name := "max(abs(x))", partial(tree, name), (4 * MiB,), (1, 2), "NumPy"),
@@ -582,7 +518,6 @@ BLOCKS = [
     Block("sum blocks", name := "sum(abs(x))", partial(tree, name), (MiB // 2,), (1, 2), "NumPy"),
     Block("last axis", name := "sum(exp(x) y)", partial(tree, name, columns=1 << 14), (2 * MiB,), (1, 2), "NumPy"),
     Block("pooling tile", "max pooling", partial(pooling, "max"), (MiB,), where="NumPy"),
-    Block("LRN columns", "2048 channels of 8 x 8", lrn, (2048,)),
     Block("gathered pixels", "RoI pooling of 64 channels", roi_pooling, (64,)),
     Block("folded row", "maximum of 16 columns", maximum_of_columns, (16,)),
     Block("scatter", "gradient of a table (1000, 256), 16,384 indices", partial(scatter, 0), (4 * MiB,)),

@@ -23,7 +23,7 @@ from neonlite.files import open_input, printable
 from neonlite.version import __version__
 
 LOG_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # indexed by the number of -v, less one
-MAX_CONFIG_BYTES = 1 << 20
+MAX_CONFIG_BYTES = 1 << 20  # a larger file was given by mistake
 CALLBACK_OPTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (  # parameters of Callbacks
     ("save_path", ("-s",), {"help": "write checkpoints to FILE"}),
     ("serialize", (), {"nargs": "?", "const": 1, "help": "epochs between checkpoints"}),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from string import ascii_letters
 from typing import overload
 
-from neonlite.array_api import Array, numpy_functions
+from neonlite.array_api import Array, operators
 from neonlite.backend import current_backend
 from neonlite.optree import Operand
 
@@ -41,7 +41,7 @@ def einsum(subscripts: str, *operands: Operand | Array) -> Operand | Array:
     Array(5., dtype=float32)
     """
     if any(isinstance(x, Array) for x in operands):
-        return numpy_functions.einsum(subscripts, *operands)
+        return operators.einsum(subscripts, *operands)
     be = next((x.backend for x in operands if isinstance(x, Operand)), None) or current_backend()
     return be.einsum(subscripts, *operands)
 
@@ -88,5 +88,5 @@ def transpose(x: Operand | Array, axes: Sequence[int] | None = None) -> Operand 
         The operand, transposed.
     """
     if isinstance(x, Array):
-        return numpy_functions.transpose(x, axes)
+        return operators.transpose(x, axes)
     return x.backend.transpose(x, tuple(reversed(range(x.ndim)) if axes is None else axes))

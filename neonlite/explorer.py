@@ -59,7 +59,7 @@ def explore(tree: OpTreeNode, max_nodes: int | None = 40) -> anywidget.AnyWidget
     >>> explorer.nodes[0]["op"], explorer.nodes[1]["gradient"].splitlines()[0]
     ('sqr: x^2', '[[2. 4.]]')
     """
-    from neonlite.visualize.drawing import draw
+    from neonlite.visualize import draw
     from neonlite.visualize.text import OpTreeGraph
 
     if not isinstance(tree, OpTreeNode):

@@ -13,7 +13,7 @@ from neonlite.tree_structure import info_of
 from neonlite.typing import Operand
 
 MAX_PRINTED_ELEMENTS = 6  # of an array in an error message; of larger ones the shape
-MAX_LISTED_OPERANDS = 8
+MAX_LISTED_OPERANDS = 8  # in an error message
 NO_COMPLEX = "Complex numbers are not supported: compute with NumPy's array, x.numpy(), instead."
 
 

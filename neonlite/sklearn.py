@@ -18,7 +18,7 @@ from neonlite.backend import Backend, use_backend
 from neonlite.backend.runtimes import default_runtime
 from neonlite.backend.validation import boolean, check_number, from_name, integer, sequence
 from neonlite.callbacks import CallbackBase, EarlyStop
-from neonlite.encoders.columns import check_unmasked, frame_columns, is_frame, read_column
+from neonlite.encoders import check_unmasked, frame_columns, is_frame, read_column
 from neonlite.encoders.targets import LABEL_KINDS, ClassEncoder, IndicatorEncoder
 from neonlite.layers import Affine, Dropout, Layer
 from neonlite.layers.activation import check_activation

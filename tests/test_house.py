@@ -208,11 +208,11 @@ def array_libraries(module: str) -> set[str]:
         "neonlite.data.",
         "neonlite.encoders.",
         "neonlite.models.",
-        "neonlite.sklearn",
+        "neonlite.sklearn.",
         "neonlite.array_api.",
         "neonlite.distributed.",
     )
-    if module.startswith(above):
+    if f"{module}.".startswith(above):
         libraries -= {"numpy", "numpy.typing"}
     if module == "neonlite.distributed.communicator":
         libraries -= {"cupy", "cupy.cuda"}  # for NCCL

@@ -40,7 +40,7 @@ from neonlite.optree import Operand
 from neonlite.tree_structure import MAX_STRUCTURE_BYTES, structure_bytes
 from neonlite.typing import DTypeLike
 
-MAX_CHECKED_DOT_INFOS = 1024
+MAX_CHECKED_DOT_INFOS = 1024  # triples of shapes, strides and dtypes of matrix products that were checked
 _backend_ids = itertools.count(1)
 _open_backends: weakref.WeakSet[Backend] = weakref.WeakSet()  # closed when Python exits
 

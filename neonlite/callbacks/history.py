@@ -84,7 +84,7 @@ Record = tuple[float, float]  # number of epochs, value
 T = TypeVar("T")
 HistogramRecord = tuple[float, list[int]]  # number of epochs, counts of the bins
 
-MAX_TABLE_ROWS = 20
+MAX_TABLE_ROWS = 20  # the last epochs, in the printed table
 # prefixes of the names that are plotted in percent
 PERCENT_METRICS = ("Accuracy", "Top", "Precision", "Recall", "F1", "ROCAUC")
 

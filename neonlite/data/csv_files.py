@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.data.file_formats import read_chunks
-from neonlite.encoders.columns import TEXT
+from neonlite.encoders import TEXT
 from neonlite.encoders.inputs import MAX_CATEGORIES, TableEncoder
 from neonlite.encoders.targets import ClassEncoder, TargetEncoder
 from neonlite.messages import describe, listed
@@ -29,8 +29,8 @@ DELIMITERS = ",;\t"
 MISSING_VALUES = {"", "na", "n/a", "nan", "null", "none", "?"}  # in a column of numbers, in lower case
 MAX_MIXED_VALUES = 20  # different values of a column of categories of which most are numbers
 MAX_TEXTS = 1 << 16  # different texts of a column, whose codes are uint16
-MAX_FIELD_CHARS = 1 << 22
-MAX_LINE_CHARS = 1 << 26
+# so that a file with an unclosed quote does not fill the memory
+MAX_FIELD_CHARS, MAX_LINE_CHARS = 1 << 22, 1 << 26
 BLOCK_FIELDS, MIN_BLOCK_ROWS = 1 << 15, 8  # of rows that are parsed before they are appended to the columns
 # no leading zeros, which codes such as 01067 have
 NUMBER_PATTERN = r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"

@@ -28,7 +28,7 @@ IDX_DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0
 CIFAR10_RECORD_BYTES = 1 + 3 * 32 * 32  # the label, then the red, green and blue channels
 MAX_CIFAR10_BYTES = 10_000 * CIFAR10_RECORD_BYTES  # a file has 10,000 images
 MAX_CSV_BYTES = 1 << 26  # the largest table, mnist_5k.csv, has 5,000 rows of 785 values
-MAX_TAR_MEMBERS = 1000
+MAX_TAR_MEMBERS = 1000  # a data set has fewer, a malicious archive may have millions
 CHUNK_BYTES = 1 << 20  # bytes decompressed at a time
 LIMIT_HINT = " Set the environment variable NEONLITE_MAX_FILE_BYTES=N to allow N bytes."
 

@@ -27,7 +27,7 @@ from neonlite.data.minibatches import (
     uses_host_memory,
 )
 from neonlite.dtypes import is_float_array, is_real_array
-from neonlite.encoders.columns import WAYS_OUT, check_unmasked, holds_pairs, names_of_columns, refuse_unread
+from neonlite.encoders import WAYS_OUT, check_unmasked, holds_pairs, names_of_columns, refuse_unread
 from neonlite.messages import describe, listed, wording
 from neonlite.name_hints import DATA, add_hints
 

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 LOOPBACK = "127.0.0.1"
-MAX_LINE_BYTES = 65536
-MAX_POSITION_CHARACTERS = 1000
+MAX_LINE_BYTES = 65536  # a connection that sends a longer line is closed
+MAX_POSITION_CHARACTERS = 1000  # so that a position fits a line
 MAX_STRANGERS = 32  # connections that have not sent the secret word yet; the oldest ones are closed
 HELLO_SECONDS = 5.0  # until a connection must have sent the secret word
 CLOSED_SECONDS = 0.5  # after which ranks that wait for one that has ended its training are an error
-MAX_HEARTBEAT_SECONDS = 1.0
+MAX_HEARTBEAT_SECONDS = 1.0  # between two heartbeats; less with a short timeout
 CONNECT_SECONDS = 5.0  # for each address
 ANSWER_SECONDS = 1.0  # a rank that raises asks rank 0 whether to print the error; without an answer, it does
 REPORT_SECONDS = 3.0  # a report that takes longer is abandoned: all ranks end

@@ -15,7 +15,7 @@ from neonlite.backend.validation import check_number, check_numbers, distinct, i
 from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
 from neonlite.data.text import PAD, UNK, get_tokenizer
 from neonlite.dtypes import is_real_array
-from neonlite.encoders.columns import (
+from neonlite.encoders import (
     Column,
     finite_numbers,
     frame_columns,
@@ -34,7 +34,7 @@ LAYOUT_DOC = (
 )
 NETWORK_AXES = "NCDHWFT"  # the order of axes in a network
 NUM_CHANNELS = (1, 3, 4)  # by which the channels of images are recognized
-MAX_CATEGORIES = 1000  # of a column
+MAX_CATEGORIES = 1000  # of a column; with more it is text
 MAX_TEXT_TOKENS = 256  # of a text, by default
 
 

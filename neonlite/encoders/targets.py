@@ -12,7 +12,7 @@ from neonlite.backend.serialization import Serializable
 from neonlite.backend.validation import boolean, check_numbers, distinct, one_of, sequence, warn
 from neonlite.data.iterator import check_all_finite
 from neonlite.dtypes import is_float_array, is_real_array
-from neonlite.encoders.columns import frame_columns, is_frame, read_column, refuse_unread
+from neonlite.encoders import frame_columns, is_frame, read_column, refuse_unread
 from neonlite.encoders.inputs import check_deviations, moments
 from neonlite.messages import describe
 

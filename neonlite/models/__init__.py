@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from neonlite.models.benchmark import Benchmark
+from neonlite.models.evaluation import Benchmark
 from neonlite.models.gan import GAN
 from neonlite.models.generation import BeamSearch
 from neonlite.models.model import Model

@@ -19,7 +19,7 @@ from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Multicost
 from neonlite.layers.buffers import shape_of
 from neonlite.layers.summary import Summary
 from neonlite.messages import describe
-from neonlite.models.benchmark import STATISTICS, Benchmark
+from neonlite.models.evaluation import STATISTICS, Benchmark
 from neonlite.models.fit import FitMethods
 from neonlite.models.predict import PredictionMethods
 from neonlite.models.training import nonfinite, shortened_list

@@ -14,7 +14,7 @@ from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import Minibatch, row_shape, to_array
 from neonlite.data.minibatches import IntegerRange, MinibatchBuffers, Preprocessing
 from neonlite.dtypes import is_real_array
-from neonlite.encoders.columns import read_column
+from neonlite.encoders import read_column
 from neonlite.encoders.inputs import (
     MAX_TEXT_TOKENS,
     ArrayEncoder,
@@ -66,7 +66,7 @@ CLASSIFICATION_METRICS = (ClassMetric, Misclassification, LogLoss, TopKMisclassi
 # of arrays and data sets, which are not iterables of minibatches
 ARRAY_ATTRIBUTES = ("__array__", "__dlpack__", "nbatches", "ndata", "shape")
 MAX_UNSCALED_RMS = 6  # a larger root mean square causes a warning: it is 1 in standardized data, below 1 in images
-MAX_RMS_ROWS = 1000  # from which it is estimated
+MAX_RMS_ROWS = 1000  # from which it is estimated: enough for a factor of 6, whatever the size of the data
 
 
 class TrainingData:

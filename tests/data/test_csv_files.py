@@ -14,7 +14,7 @@ import pytest
 
 from neonlite.data import csv_files, file_formats
 from neonlite.data.csv_files import format_csv, read_csv
-from neonlite.encoders.columns import read_column
+from neonlite.encoders import read_column
 from neonlite.encoders.inputs import TableEncoder
 
 pd = pytest.importorskip("pandas")

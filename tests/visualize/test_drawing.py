@@ -9,7 +9,7 @@ from helpers.expressions import ODD
 
 import neonlite as nl
 from neonlite.optree import postorder
-from neonlite.visualize.drawing import separate_positions
+from neonlite.visualize import separate_positions
 
 SVG = "{http://www.w3.org/2000/svg}"
 

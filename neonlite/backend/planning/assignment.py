@@ -244,7 +244,7 @@ def check_assignable(be: BackendBase, target: Tensor, value: Any) -> None:
 # --- assignments, also those that are planned once and repeated ---
 
 Assignment = tuple[Sequence[Tensor], Sequence[Any]]  # targets and their values
-MAX_CACHED_ASSIGNMENTS = 4  # of a CachedAssignment
+MAX_CACHED_ASSIGNMENTS = 4  # of a CachedAssignment: training, inference, and a partial minibatch of each
 
 
 class AssignmentMethods(BackendBase):

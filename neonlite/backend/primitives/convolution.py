@@ -53,8 +53,9 @@ class MatmulPrimitives:
 # filter rows are gathered and multiplied at once, as in im2col.
 
 MAX_GATHERED_BYTES = 1 << 23  # of shifted input rows that are processed at once
-MIN_SPLIT_K_RATIO = 512  # k / m from which a product is split along k
-MIN_ROW_WEIGHTS = 48  # weights in a filter row, C * S, below which all rows are multiplied at once
+# weights in a filter row, C * S, below which all rows are multiplied at once; by benchmarks/thresholds.py with one
+# thread, that takes 0.6 (3 weights) to 0.95 (24) of the time, and at 48 to 96 weights the same
+MIN_ROW_WEIGHTS = 48
 
 
 class OutputRows(NamedTuple):
@@ -114,7 +115,8 @@ class ConvPrimitives(MatmulPrimitives):
                     input_rows = self._as_matrix(
                         layer, shifted[self._filter_row_slices(layer, rows, r)], total.shape[2]
                     )
-                    self._accumulate_split_k(input_rows, error[:, rows.columns], total[t, r, ...], alpha)
+                    errors = self.xp.permute_dims(error[:, rows.columns], (1, 0))
+                    self.gemm(input_rows, errors, total[t, r, ...], alpha, 1.0)
         inverse = tuple(filter_axes_order(layer).index(axis) for axis in range(5))
         scale_and_add(u, self.xp.permute_dims(gradient, inverse), beta)
 
@@ -124,18 +126,6 @@ class ConvPrimitives(MatmulPrimitives):
         With ``relu``, max(., 0) is applied if ``supports_fused_relu``.
         """
         return False
-
-    def _accumulate_split_k(self, a: Array, b: Array, total: Array, alpha: float) -> None:
-        """Compute ``total += alpha a b'``, split along a long k, as BLAS divides only the output among threads."""
-        m, k = a.shape
-        if k % 2 or k < MIN_SPLIT_K_RATIO * m:
-            self.gemm(a, self.xp.permute_dims(b, (1, 0)), total, alpha, 1.0)
-            return
-        a, b = (self.runtime.reshape(x, (x.shape[0], 2, k // 2)) for x in (a, b))
-        halves = self.get_workspace("halves", (2, *total.shape), total)
-        self.gemm(self.xp.permute_dims(a, (1, 0, 2)), self.xp.permute_dims(b, (1, 2, 0)), halves, alpha)
-        for half in (0, 1):
-            total += halves[half, ...]
 
     # --- rows and shifts ---
 

@@ -36,7 +36,7 @@ LIBRARY_PATTERNS = ("libmkl_rt.so.?", "mkl_rt.?.dll")  # file names in the packa
 THREADING_LAYER_VAR = (
     "MKL_THREADING_LAYER"  # the OpenMP runtime of MKL; mkl-service sets it, and child processes inherit it
 )
-MAX_CACHED_CALLS = 1024
+MAX_CACHED_CALLS = 1024  # by dtypes, shapes and strides
 
 
 # --- loading -------------------------------------------------------------------------------------------------------

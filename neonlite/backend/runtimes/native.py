@@ -24,8 +24,10 @@ from neonlite.typing import NumPyArray as Array
 ROW_MAJOR, COL_MAJOR = 101, 102  # CBLAS_LAYOUT
 OBJECT_HEADER_BYTES = object.__basicsize__  # size of PyObject_HEAD, which precedes the data pointer
 OVERLAP_MAX_WORK = 1000  # max_work of np.may_share_memory
-MIN_GEMM_WORK = 1 << 20  # multiply-adds of a product up to which NumPy is faster, with several threads
-ONE_THREAD_FACTOR = 4  # times as many with one thread
+# multiply-adds of a product, or of a stack, up to which NumPy is faster with several threads, and times as many with
+# one thread. By benchmarks/thresholds.py both take equally long there with one thread; with two, while other processes
+# use the CPUs, NumPy is faster up to 4 times as many
+MIN_GEMM_WORK, ONE_THREAD_FACTOR = 1 << 20, 4
 
 INTEL_EXTRAS = ("onednn", "mkl")  # whose packages are for Linux on x86-64, as pyproject.toml says
 

@@ -498,12 +498,7 @@ def test_maxima_of_nhwc_images_are_those_of_numpy_also_of_nan(cpu: Backend) -> N
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int32", "int64"])
-@pytest.mark.parametrize("near", [1, 1 << 6, 1 << 20])
-def test_a_tiled_reorder_equals_one_of_all_pixels(
-    cpu: Backend, monkeypatch: pytest.MonkeyPatch, near: int, dtype: str
-) -> None:
-    monkeypatch.setattr(convolution, "TILED_REORDER_BYTES", 1)
-    monkeypatch.setattr(convolution, "REORDER_TILE_BYTES", near)
+def test_a_reorder_is_a_transpose(cpu: Backend, dtype: str) -> None:
     for form in (
         layout.ImageShape(3, 12, 4),
         layout.ImageShape(16, 7, 3),

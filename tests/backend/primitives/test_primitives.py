@@ -260,16 +260,6 @@ def test_a_few_rows_at_a_time_give_the_same(
     assert pieces > 1
 
 
-@both_dtypes
-def test_split_k_products_give_the_same(be: Backend, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    monkeypatch.setattr(convolution, "MIN_SPLIT_K_RATIO", 0)  # all rows are long
-    for case in [*tried(be, CONV)[:60], Conv(64, 1, 20, (1, 12, 12), (1, 5, 5))]:
-        layer, truth, (alpha, beta) = conv_layer(be, dtype, case), conv_truth(case), scaled(case)
-        U, held = start(be, truth.u, beta, dtype)
-        be.update_conv(layer, be.array(truth.i, dtype), be.array(truth.e, dtype), U, alpha=alpha, beta=beta)
-        near(U, alpha * truth.u + beta * held, case, dtype)
-
-
 def in_pieces(be: Backend) -> bool:
     return isinstance(be.primitives, NumPyPrimitives)
 

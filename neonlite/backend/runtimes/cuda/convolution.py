@@ -229,7 +229,7 @@ class CudaReorderer(KernelLauncher):
 # --- convolution by cuDNN: one cudnn-frontend graph and execution plan per geometry, on NHWC images ---
 
 MAX_CACHED_PLANS = 4096  # of a thread
-MAX_AUTOTUNE_PLANS = 8  # plans that are timed
+MAX_AUTOTUNE_PLANS = 8  # plans that are timed, which takes milliseconds each in the first call
 # The workspace limit of a plan, unless NEONLITE_WORKSPACE is set. Without TF32, fast plans of float32 copy images to
 # (N, C, D, H, W): 206 MB for 128 images of 56 x 56 pixels and 64 channels, forward and backward.
 CUDNN_WORKSPACE_BYTES = 1 << 30

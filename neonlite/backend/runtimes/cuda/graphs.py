@@ -126,7 +126,7 @@ def is_same_tensor(a: CachedImages, b: CachedImages) -> bool:
 
 T = TypeVar("T")
 
-MAX_GRAPHS = 16  # per backend
+MAX_GRAPHS = 16  # per backend; each holds the memory that it uses
 WARMUP_RUNS = 2  # runs before capture, which compile kernels and allocate buffers
 
 

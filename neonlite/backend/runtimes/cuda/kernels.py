@@ -207,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernel(
 """
 
 SEGMENT = 64  # sorted indices that are summed by one thread if they are all equal
-MIN_SEGMENTED = 256  # with fewer indices, segments are not summed first
+MIN_SEGMENTED = 256  # with fewer indices, segments are not summed first, which saves a launch
 
 SEGMENT_SUM_KERNEL = (
     f"constexpr int SEGMENT = {SEGMENT};"

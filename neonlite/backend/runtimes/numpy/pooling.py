@@ -16,7 +16,6 @@ from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array
 
 TILE_ELEMENTS = 1 << 16  # outputs in a tile: amortizes the overhead of calls, and fits the cache
-MIN_LRN_COLUMNS = 64  # columns in a block of LRN
 
 TileRanges = tuple[tuple[int, int], ...]  # (start, end) along K, M, P and Q
 Slices = tuple[slice, ...]
@@ -224,7 +223,7 @@ class NumPyPooling(ReferencePrimitives):
     ) -> Iterator[tuple[list[Any], list[Any]]]:
         """Yield blocks of columns of the arrays as (C, columns), and as many buffers of this shape as requested."""
         count = layer.sizeI // layer.C
-        width = min(max(MIN_LRN_COLUMNS, TILE_ELEMENTS // layer.C), count)
+        width = min(max(1, TILE_ELEMENTS // layer.C), count)
         flat = [array.reshape(layer.C, count) for array in arrays]
         buffers = [self.get_workspace(f"pooling {n}", (layer.C * width,), arrays[0]) for n in range(num_buffers)]
         for start in range(0, count, width):
@@ -372,28 +371,20 @@ def clamp_cell_index(first: Array, count: Array, k: int, size: int, out: Array) 
 
 # --- NumPy primitives that write into reused workspaces and allocate nothing after their first run ---
 
-MIN_UNBUFFERED_ROW = 4096  # elements of a strided row below which NumPy's ufuncs use internal buffers
-
 
 class NumPyPrimitives(NumPyPooling, NumPyRoiPooling):
     """Primitives of NumPy arrays that allocate nothing after their first run."""
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c``; unless beta is 0, the product is written to a workspace first."""
-        needs_temporary = (alpha != 1 or beta != 0) and not c.flags.forc and c.shape[-1] < MIN_UNBUFFERED_ROW
-        out = self.get_workspace("summand", c.shape, c) if needs_temporary else c
-        product = out if beta == 0 else self.get_workspace("product", c.shape, c)
+        product = c if beta == 0 else self.get_workspace("product", c.shape, c)
         np.matmul(a, b, out=product)
         if alpha != 1:
             np.multiply(product, alpha, out=product)
         if beta != 0:
-            if needs_temporary:
-                np.copyto(out, c)
             if beta != 1:
-                np.multiply(out, beta, out=out)
-            np.add(out, product, out=out)
-        if needs_temporary:
-            np.copyto(c, out)
+                np.multiply(c, beta, out=c)
+            np.add(c, product, out=c)
 
     def get_workspace(self, purpose: str, shape: tuple[int, ...], like: Array) -> Any:
         """Return this thread's workspace for a purpose, grown to the largest size requested."""

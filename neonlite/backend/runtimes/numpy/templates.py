@@ -102,7 +102,7 @@ OP_COST |= dict.fromkeys(("log10", "expm1", "log1p", "sin", "cos", "floor_divide
 OP_COST |= dict.fromkeys(("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan2"), 16)
 OP_COST |= {"logaddexp": 16, "erf": 48}
 
-MAX_SCATTER_ELEMENTS = 1 << 20  # elements of a chunk of scatter_add
+MAX_SCATTER_ELEMENTS = 1 << 20  # elements of a chunk of scatter_add: faster than an eighth and 8 times as many
 COPY_ROWS = 32  # rows of a chunk that are transposed at once
 SUM_BATCH = 256  # indices whose segment bounds are converted to a Python list at once
 
@@ -246,12 +246,11 @@ CALL_BUFFERS: dict[str, Any] = {"scatter_add": scatter_add_buffers, "take": take
 # elements of a row sequentially into a few accumulators. Long rows are therefore summed in chunks, so that the rounding
 # error is about that of pairwise summation.
 
-MIN_ELEMENTS = 1 << 13  # smaller arrays are summed by NumPy
+MIN_ELEMENTS = 1 << 13  # smaller arrays are summed by NumPy, as fast at this size by benchmarks/thresholds.py
 # Elements of a chunk. A row is split into equal chunks between the first two limits if possible, else into chunks of
 # the third size, of which the last is shorter.
 MIN_CHUNK_ELEMENTS, MAX_UNSPLIT_ELEMENTS, UNEVEN_CHUNK_ELEMENTS = 1 << 11, 1 << 13, 1 << 14
-# reductions of at most so many columns join their rows to rows of so many elements
-MAX_FOLDED_COLUMNS, FOLDED_ROW_ELEMENTS = 1 << 7, 1 << 9
+FOLDED_ROW_ELEMENTS = 1 << 9  # reductions of columns join their rows to rows of so many elements
 FOLDED_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 ROW_SUBSCRIPTS = {1: "...i->...", 2: "...i,...i->..."}
 
@@ -267,7 +266,7 @@ def select_reduction_function(step: Step, shape: Shape, axes: Axes, product: boo
         return None
     if is_float_sum and product:
         return sum_column_products
-    is_narrow = shape[1] <= MAX_FOLDED_COLUMNS and step.op.name in FOLDED_UFUNCS and step.dtype != "float16"
+    is_narrow = shape[1] <= FOLDED_ROW_ELEMENTS // 2 and step.op.name in FOLDED_UFUNCS and step.dtype != "float16"
     return partial(reduce_columns, FOLDED_UFUNCS[step.op.name]) if is_narrow else None
 
 

@@ -35,7 +35,9 @@ from neonlite.ops import OPS
 from neonlite.ops.shapes import Shape
 from neonlite.tree_structure import Constant
 
-MIN_CHAIN_COST = 1 << 16  # elements times cost; below it, a chain is slower than NumPy
+# elements times cost, below which a chain is slower than NumPy; by thresholds.py with one thread, with AVX-512 and
+# without: the break-even is 1 << 17 for the sigmoid, above 1 << 20 for tanh and exp
+MIN_CHAIN_COST = 1 << 18
 MIN_EXACT_CHAIN_ELEMENTS = 1 << 15  # below it, a chain without an op of ``INEXACT_OPS`` is slower than NumPy
 ZERO_COMPARISONS = {"gt": "gt_zero", "lt": "lt_zero"}  # names of comparisons with 0 in chains
 MAX_OP_COST = 1 << 7  # an upper bound of the cost of a chain per element

@@ -63,14 +63,14 @@ from neonlite.typing import NumPyArray as Array
 
 SUM_WIDTH = 4096  # accumulators of a sum over pixels
 ROWS_PER_SUM = 64  # rows that are added to each of them
-TILED_REORDER_BYTES = 1 << 23  # size of images from which a reorder runs in tiles
-REORDER_TILE_BYTES = 1 << 11  # of one channel in a tile
 CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
 REDUCTION_SUM = 0x2FFF4
-MIN_PARALLEL_SUM = 1 << 20  # elements
-MAX_SUM_PARTS = 64
+# channels of images; the gradient of fewer takes NumPy a third (1) to two thirds (2) of the time, by thresholds.py
+MIN_BPROP_CHANNELS = 3
+MIN_PARALLEL_SUM = 1 << 20  # elements: both ways take the same time from there to 8 << 20, by thresholds.py
+MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
 Images: TypeAlias = "Array | ImageOperand"
 UINT8_TEMPLATE = np.empty(0, np.uint8)  # empty arrays that specify a dtype
 ARGMAX_TEMPLATES: dict[int, Array] = {1: UINT8_TEMPLATE, 4: np.empty(0, np.int32)}  # by itemsize
@@ -110,7 +110,7 @@ class OneDNNConvolution(NumPyPrimitives):
 
     def conv_bprop(self, layer: ConvLayer, f: Array, e: Images, d: Images, alpha: float, beta: float) -> None:
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do."""
-        if conv := self._get_convolution(create_bprop, layer, e):
+        if layer.C >= MIN_BPROP_CHANNELS and (conv := self._get_convolution(create_bprop, layer, e)):
             self._execute_into(conv, (f, e), d, alpha, beta)
         else:
             super().conv_bprop(layer, f, read_chwn(e), write_chwn(d, beta == 0), alpha, beta)
@@ -160,8 +160,6 @@ class OneDNNConvolution(NumPyPrimitives):
     def _get_convolution(
         self, factory: Factory, layer: ConvLayer, like: Images, *with_bias: bool
     ) -> ReorderedPrimitive | None:
-        if MIN_CHANNELS[factory] > layer.C:
-            return None
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
         return self._get_primitive(factory, layer, like, sizes, *with_bias)
 
@@ -384,12 +382,8 @@ class OneDNNConvolution(NumPyPrimitives):
 
     def reorder(self, shape: ImageShape, chwn: NativeArray, nhwc: NativeArray, to_chwn: bool) -> None:
         """Copy images from CHWN to NHWC, or back with ``to_chwn``."""
-        pixels, itemsize = pixels_per_tile(shape, chwn.dtype.itemsize), chwn.dtype.itemsize
-        options = pixels, chwn.dtype, to_chwn
-        if primitive := self._get_cached(create_image_reorder, shape, *options):
-            strides = shape.batch_size * pixels * itemsize, shape.channels * pixels * itemsize
-            direction = slice(None, None, -1 if to_chwn else 1)
-            self._execute(primitive, (chwn, nhwc)[direction], strides[direction], shape.pixels // pixels)
+        if primitive := self._get_cached(create_image_reorder, shape, chwn.dtype, to_chwn):
+            self._execute(primitive, (nhwc, chwn) if to_chwn else (chwn, nhwc))
         else:
             target, source = nhwc.reshape(shape[::-1]), self.xp.permute_dims(chwn.reshape(shape), (2, 1, 0))
             np.copyto(source, target) if to_chwn else np.copyto(target, source)
@@ -407,30 +401,15 @@ class OneDNNConvolution(NumPyPrimitives):
         start = -self.runtime.address_and_strides(buffer)[0] % CACHE_LINE_BYTES
         return buffer[start : start + nbytes].view(dtype)
 
-    def _execute(
-        self, primitive: Primitive, arrays: Sequence[Array], strides: Sequence[int] = (), count: int = 1
-    ) -> None:
-        """Execute a primitive on arrays, ``count`` times, with ``strides`` bytes from one execution to the next."""
+    def _execute(self, primitive: Primitive, arrays: Sequence[Array]) -> None:
+        """Execute a primitive on arrays."""
         scratchpad = None
         if primitive.needs_scratchpad:
             scratchpad = self._byte_buffer("onednn scratchpad", primitive.scratchpad_desc.nbytes)
         if self.runtime.has_values:
-            self._execute_repeated(primitive, arrays, scratchpad, strides, count)
-
-    def _execute_repeated(
-        self,
-        primitive: Primitive,
-        arrays: Sequence[Array],
-        scratchpad: Array | None,
-        strides: Sequence[int],
-        count: int,
-    ) -> None:
-        last = () if scratchpad is None else (aligned_address(scratchpad),)
-        starts = [data_address(x).value for x in arrays]
-        with primitive.library.use_threads():
-            primitive(*starts, *last)
-            for k in range(1, count):
-                primitive(*(start + k * stride for start, stride in zip(starts, strides, strict=True)), *last)
+            last = () if scratchpad is None else (aligned_address(scratchpad),)
+            with primitive.library.use_threads():
+                primitive(*(data_address(x).value for x in arrays), *last)
 
 
 Factory = Callable[..., ReorderedPrimitive]
@@ -451,27 +430,14 @@ def permuted_desc(library: Library, sizes: Sequence[int], axes: Sequence[int], d
     return library.memory_desc([sizes[a] for a in axes], [strides[a] for a in axes], dtype)
 
 
-def pixels_per_tile(shape: ImageShape, itemsize: int) -> int:
-    """Return how many pixels are reordered at once: all, unless the images exceed the CPU cache.
-
-    For larger images oneDNN's reorder jumps between memory pages, at half the speed.
-    """
-    if math.prod(shape) * itemsize < TILED_REORDER_BYTES:
-        return shape.pixels
-    most = max(1, REORDER_TILE_BYTES // (shape.batch_size * itemsize))
-    return next(n for n in range(min(most, shape.pixels), 0, -1) if shape.pixels % n == 0)
-
-
-def create_image_reorder(
-    library: Library, shape: ImageShape, pixels: int, dtype: np.dtype[Any], to_chwn: bool
-) -> Primitive:
-    """Create the copy of some pixels of images from CHWN to NHWC, or back with ``to_chwn``."""
+def create_image_reorder(library: Library, shape: ImageShape, dtype: np.dtype[Any], to_chwn: bool) -> Primitive:
+    """Create the copy of images from CHWN to NHWC, or back with ``to_chwn``."""
     if dtype.name not in DATA_TYPES:
         raise UnsupportedError(f"oneDNN {library.version}: reorder of {dtype}")
-    channels, all_pixels, batch_size = shape
+    channels, pixels, batch_size = shape
     dims = batch_size, pixels, channels
-    chwn = library.memory_desc(dims, (1, batch_size, all_pixels * batch_size), dtype.name)
-    nhwc = library.memory_desc(dims, (all_pixels * channels, channels, 1), dtype.name)
+    chwn = library.memory_desc(dims, (1, batch_size, pixels * batch_size), dtype.name)
+    nhwc = library.memory_desc(dims, (pixels * channels, channels, 1), dtype.name)
     return library.create_reorder(*((nhwc, chwn) if to_chwn else (chwn, nhwc)))
 
 
@@ -620,7 +586,3 @@ def create_pooling_backward(library: Library, layer: PoolLayer, is_nhwc: bool = 
     desc = PoolingDesc(library, layer, is_nhwc)
     args = (ARG_DIFF_DST, ARG_WORKSPACE, ARG_DIFF_SRC) if layer.op == "max" else (ARG_DIFF_DST, ARG_DIFF_SRC)
     return desc.create_primitive(desc.backward_desc(), *args)
-
-
-# with fewer input channels NumPy is faster
-MIN_CHANNELS: dict[Factory, int] = {create_fprop: 2, create_bprop: 3, create_update: 2}

@@ -174,7 +174,7 @@ def logistic_numpy(x: Array, out: Array) -> None:
 # by op name
 ELTWISE_FUNCTIONS: dict[str, EltwiseFunction] = {
     "sig": EltwiseFunction(ELTWISE_LOGISTIC, 1 << 13, logistic_numpy),
-    "stop_gradient": TransposedCopy(1 << 12),
+    "stop_gradient": TransposedCopy(1 << 15),
 }
 if not numpy_uses_avx512():
     ELTWISE_FUNCTIONS["exp"] = ExpFunction(ELTWISE_EXP, 1 << 14, np.exp)
@@ -182,8 +182,8 @@ if not numpy_uses_avx512():
 
 # --- fused elementwise chains ---
 
-MAX_CHAIN_OPS = 16
-MAX_CACHED_CHAINS = 1024
+MAX_CHAIN_OPS = 16  # oneDNN allows 32 post-ops, and an op may be up to 5; NumPy computes a chain with more
+MAX_CACHED_CHAINS = 1024  # by ops, operands and scalars
 # elements times cost of the ops; with less, a busy process delays a second thread by more than that gains
 MIN_WORK_PER_THREAD = 1 << 16
 ARITHMETIC = {"add": 0x1FFF0, "mul": 0x1FFF1, "div": 0x1FFF4, "sub": 0x1FFF5}

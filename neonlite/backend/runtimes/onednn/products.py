@@ -43,8 +43,9 @@ from neonlite.backend.runtimes.onednn.convolution import OneDNNConvolution
 from neonlite.backend.runtimes.onednn.post_ops import ChainOp, get_chain
 from neonlite.typing import NumPyArray as Array
 
-MIN_WORK = 1 << 18  # multiply-adds of all products of a stack up to which NumPy is faster, and uses one thread
-MIN_VECTOR_WORK = 1 << 13  # multiply-adds of a matrix-vector product up to which OpenBLAS uses one thread
+# multiply-adds, of all products of a stack and of a matrix-vector product, up to which OpenBLAS itself uses one thread.
+# For more, setting its threads takes some microseconds: directly above, up to 0.4 of the product's time
+MIN_WORK, MIN_VECTOR_WORK = 1 << 18, 1 << 13
 FLOAT32 = np.dtype(np.float32)
 
 
@@ -115,7 +116,8 @@ class OneDNNMatmul(NumPyPrimitives):
             super().gemm(a, b, c, alpha, beta)
             return
         is_small = is_vector or m * n * a.shape[-1] <= min_gemm_work()  # one product
-        is_batched = not is_vector and a.ndim == b.ndim == c.ndim == 3 and alpha == 1 and beta == 0
+        is_plain_stack = a.ndim == b.ndim == c.ndim == 3 and not is_vector and alpha == 1 and beta == 0
+        is_batched = is_plain_stack and c.size * a.shape[-1] > min_gemm_work()
         if is_batched and self._can_multiply(a, b, c, alpha) and self._try_batched(library, a, b, c):
             return
         if not is_small and c.ndim == 3:

@@ -122,6 +122,7 @@ def test_stacks_of_any_strides_are_multiplied_in_one_call(
     run = OneDNNMatmul._execute_batched
     monkeypatch.setattr(OneDNNMatmul, "_execute_batched", lambda *args: at_once.append(1) or run(*args))
     monkeypatch.setattr(thread_pool, "_num_threads", threads)
+    monkeypatch.setattr(native, "MIN_GEMM_WORK", 1 << 16)
     for ways in itertools.product([*LAID[:4], "woven"], repeat=3):
         plain = [rng.normal(size=shape).astype("float32") for shape in ((X, m, k), (X, k, n), (X, m, n))]
         a, b, c = (woven(x) if way == "woven" else laid(x, way) for x, way in zip(plain, ways, strict=True))

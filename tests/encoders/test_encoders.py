@@ -11,7 +11,7 @@ import pytest
 
 import neonlite as nl
 from neonlite.data import ArrayIterator
-from neonlite.encoders.columns import read_column
+from neonlite.encoders import read_column
 from neonlite.encoders.inputs import TableEncoder, choose_encoder
 from neonlite.encoders.targets import choose_target_encoder
 from neonlite.layers import Affine, LookupTable, RecurrentMean
