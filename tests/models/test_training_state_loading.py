@@ -20,7 +20,7 @@ ABSTRACT = {"Layer", "LayerContainer", "ParameterLayer", "CompoundLayer"}
 ELSEWHERE = {  # tests with their inputs are in the files of these layers
     "DataTransform": "a function, which cannot be saved",
     "RoiPooling": "inputs of two kinds",
-    "SkipThought": "test_skipthought.py",
+    "SkipThought": "test_seq2seq_skipthought.py",
     "SingleOutputTree": "a Tree",
 }
 
