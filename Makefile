@@ -35,8 +35,9 @@ test: $(TESTED)  ## format, lint, types, tests, doctests and notebooks; FILES=te
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(FILES)
 
-test-quick: $(TESTED)  ## one variant of each test function
-	NEONLITE_TEST_VARIANTS=one $(BIN)/pytest -n $(WORKERS) -m "not slow" $(FILES)
+test-quick: $(TESTED)  ## one variant of each test that is quick; not of benchmarks, and of several processes
+	NEONLITE_TEST_VARIANTS=one $(BIN)/pytest -n $(WORKERS) -m "not slow and not long" \
+		$(addprefix --ignore=tests/,benchmarks distributed platforms) $(or $(FILES),neonlite tests)
 
 test-slow: $(TESTED)  ## long randomized tests in short form, and Hypothesis with a new seed
 	$(BIN)/pytest -n $(WORKERS) -m "slow or hypothesis" --hypothesis-profile random --hypothesis-seed $(SEED)

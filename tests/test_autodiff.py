@@ -254,6 +254,7 @@ def test_a_part_that_is_used_often_is_one_node(be64: Backend) -> None:
     np.testing.assert_array_equal(y.asnumpyarray(), 2.0**1000 * np.array([[1.0, -2.0]]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nodes", DEEP)
 def test_an_expression_deeper_than_the_stack_has_a_gradient(cpu: Backend, nodes: int) -> None:
     x = cpu.array([[1.0, 2.0]])
@@ -265,6 +266,7 @@ def test_an_expression_deeper_than_the_stack_has_a_gradient(cpu: Backend, nodes:
     np.testing.assert_array_equal(gradient.asnumpyarray(), [[nodes + 1, nodes + 1]])
 
 
+@pytest.mark.long
 def test_a_tensor_that_is_used_many_times_gets_the_sum(be64: Backend) -> None:
     x = be64.array([[1.0, 2.0]])
     y = 0.0 * x
@@ -720,6 +722,7 @@ MANY: dict[str, Callable[[Backend, list[Any]], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MANY)
 def test_a_tree_of_many_operands_takes_time_proportional_to_their_number(cpu: Backend, name: str) -> None:
     def calls(n: int) -> int:

@@ -29,6 +29,7 @@ def run_main(capsys: Any, *arguments: str) -> str:
     return out
 
 
+@pytest.mark.long
 def test_it_trains_saves_resumes_and_evaluates(capsys, tmp_path):
     file = str(tmp_path / "d.neon")
     text = run_main(capsys, "train", "digits", "-e", "3", "--save", file, *FEW)
@@ -98,6 +99,7 @@ def test_resuming_rejects_options_that_the_checkpoint_contains(capsys, tmp_path,
     assert file.read_bytes() == before
 
 
+@pytest.mark.long
 def test_training_ends_when_the_validation_cost_does_not_fall_and_saves_the_best_weights(capsys, tmp_path):
     file = str(tmp_path / "d.neon")
     text = run_main(capsys, "train", "digits", "--lr", "0.03", "--patience", "2", "--save", file, *FEW)
@@ -232,6 +234,7 @@ def run(*arguments: str) -> Any:
     return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
+@pytest.mark.long
 def test_two_processes_with_one_seed_write_the_same_file(tmp_path):
     files = [tmp_path / name for name in ("one", "two", "other")]
     for file, seed in zip(files, "112", strict=True):

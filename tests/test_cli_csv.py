@@ -85,6 +85,7 @@ def flowers(tmp_path: Path) -> str:
 # --- train, predict, eval --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_linear_rule_is_learned_predicted_and_evaluated(capsys, tmp_path, linear):
     file = str(tmp_path / "m.neon")
     text = run_main(capsys, "train", linear, "--target", "y", "--save", file, *FEW)
@@ -576,6 +577,7 @@ def test_fifos_are_read_and_written(capsys, tmp_path, labelled):
     assert output.is_fifo()
 
 
+@pytest.mark.long
 @posix
 def test_the_pipe_of_a_shell_is_read_and_written(capfdbinary, labelled):
     file, path, _ = labelled

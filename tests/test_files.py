@@ -191,6 +191,7 @@ for i in range(300):
 """
 
 
+@pytest.mark.long
 def test_processes_that_write_one_file_at_the_same_time_do_not_interfere(tmp_path):
     path = tmp_path / "m"
     command = [sys.executable, "-c", WRITER, str(path)]

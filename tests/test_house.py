@@ -169,6 +169,7 @@ def test_imports_are_found_at_module_level_in_functions_and_for_type_checkers(tm
     ]
 
 
+@pytest.mark.long
 def test_no_module_imports_from_a_higher_level():
     pairs = [
         (module, name) for module in MODULES for name, _ in package_imports()[module] if name.startswith("neonlite")
@@ -355,6 +356,7 @@ def calls_that_write(module: str) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_files_are_written_by_one_function():
     found = {module: calls for module in MODULES if module not in MAY_WRITE and (calls := calls_that_write(module))}
     assert not found, "write_atomic writes files"
@@ -481,6 +483,7 @@ def test_the_functions_that_the_documentation_names_are_in_the_files_that_it_nam
         attrgetter(name)(import_module(f"neonlite.{path.replace('/', '.')}"))
 
 
+@pytest.mark.long
 def test_test_modules_do_not_import_each_other():
     for path in TESTS.rglob("*.py"):
         modules = {name.split(".")[0] for name, _ in imports(path, path.stem)}

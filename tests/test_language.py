@@ -7,6 +7,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 # Retired phrases (regular expressions; a space also matches an underscore or a line break) and what to write instead.
@@ -200,6 +202,7 @@ def find_names(text: str) -> list[str]:
     return [f"{name} -> {NAMES[name]}" for name in sorted(set(re.findall(r"\w+", text)) & NAMES.keys())]
 
 
+@pytest.mark.long
 def test_no_file_uses_a_retired_term():
     any_phrase = "|".join(f"(?:{phrase})" for phrase in PHRASES)
     retired = []

@@ -72,6 +72,7 @@ CHECKS |= {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name == "06_sequences" else ()) for name in NOTEBOOKS]
 )

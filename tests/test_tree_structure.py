@@ -246,6 +246,7 @@ def test_pp_prints_infix(be, x):
     assert (1 / (1 + be.exp(-1 * x))).pp() == "((1) / ((1) + (exp ((-1) * x))))"
 
 
+@pytest.mark.long
 def test_walking_and_rebuilding_a_deep_tree_does_not_recurse(be, x, y):
     tree = x
     for _ in range(5_000):

@@ -97,6 +97,7 @@ def check(*command: str | Path) -> str:
     return done.stdout + done.stderr if done.returncode else ""
 
 
+@pytest.mark.long
 def test_the_code_of_the_documentation_has_no_errors_in_mypy_strict(tmp_path: Path) -> None:
     paths = write_programs(tmp_path)
     assert {"README", "docs_layers", "notebooks_04_layers", "examples_logistic"} <= {path.stem for path in paths}
@@ -164,6 +165,7 @@ COMPLETED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("text", "names"), COMPLETED.items())
 def test_jupyter_completes_names(text: str, names: str, cpu: Backend) -> None:
     jedi = pytest.importorskip("jedi")

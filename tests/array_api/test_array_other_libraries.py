@@ -35,6 +35,7 @@ def run(script: Any, runtime: str) -> Any:
     return json.loads(process.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("runtime", [name for name in ("cpu", "torch") if name in RUNTIMES])
 def test_functions_written_for_the_standard_run_and_are_differentiated(runtime: str) -> None:
     problems = run(array_api_clients, runtime)
@@ -42,6 +43,7 @@ def test_functions_written_for_the_standard_run_and_are_differentiated(runtime: 
     assert len(problems) == len(expressions(DIFFERENTIABLE)) + len(expressions(OTHERS))
 
 
+@pytest.mark.long
 def test_functions_of_scipy_return_arrays_with_the_values_of_numpy() -> None:
     patterns = {
         f"{module}.{name}": pattern
@@ -60,6 +62,7 @@ def test_each_function_of_scipy_for_the_standard_is_called() -> None:
     assert not set(declared) - {call.partition("(")[0] for call in problems}
 
 
+@pytest.mark.long
 def test_scikit_learn_returns_arrays_with_the_values_of_numpy() -> None:
     patterns = {name: pattern for pattern, names in sklearn_calls.REFUSED.values() for name in names}
     for call, problem in run(sklearn_calls, "cpu").items():

@@ -70,6 +70,7 @@ def random_tree(be, leaves, rng):
     return pool[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_eight_threads_evaluate_random_trees_in_one_backend(name):
     be = Backend(name, rng_seed=1)

@@ -76,6 +76,7 @@ indices = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(
     shape=st.lists(st.integers(4, 6), min_size=2, max_size=4),

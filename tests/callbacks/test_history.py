@@ -276,6 +276,7 @@ def test_the_error_names_the_package_to_install(monkeypatch, tmp_path):
 # --- plot ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_costs_fractions_other_values_and_histograms_are_plotted(tmp_path):
     pytest.importorskip("matplotlib")
     figure = history(4).plot(tmp_path / "h.png")
@@ -295,6 +296,7 @@ def test_costs_fractions_other_values_and_histograms_are_plotted(tmp_path):
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_plotting_changes_no_global_state():
     matplotlib = pytest.importorskip("matplotlib")
     before = dict(matplotlib.rcParams)

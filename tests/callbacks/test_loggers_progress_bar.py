@@ -98,6 +98,7 @@ def test_the_bar_is_updated_as_often_as_its_arguments_say(arguments, drawn):
     assert out.getvalue().count("\r") == drawn + 1
 
 
+@pytest.mark.long
 def test_the_bar_is_one_line_an_epoch_in_a_notebook():
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")

@@ -245,6 +245,7 @@ def test_alibi_slopes_and_offsets_need_one_value_per_head():
         MultiHeadAttention(2, G, alibi_offsets=[1, 2], name="look")
 
 
+@pytest.mark.long
 def test_gradients_of_one_and_two_blocks_match_numerical_gradients(cpu):
     for blocks in (1, 2):
         net = [TransformerBlock(4, 2, 5, G, causal=True, keep=0.8) for _ in range(blocks)]
@@ -516,6 +517,7 @@ def transformer(
     return [LookupTable(vocab_size, width, Gaussian()), position, *blocks, LayerNorm(), last]
 
 
+@pytest.mark.long
 def test_a_small_transformer_learns_to_copy_the_token_three_steps_earlier(cpu):
     T, N, V, back = 16, 32, 8, 3
     net = allocate(cpu, transformer(V, width=32, depth=1), (1, T), N)

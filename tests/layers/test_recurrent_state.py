@@ -203,6 +203,7 @@ def test_a_training_resumes_from_a_checkpoint_with_its_recurrent_state(tmp_path)
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
 
 
+@pytest.mark.long
 def test_evaluation_starts_from_zeros_and_keeps_the_state_of_the_training():
     class Evaluate(CallbackBase):
         def on_minibatch_end(self, epoch: int, minibatch: int) -> None:

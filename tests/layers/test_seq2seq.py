@@ -291,6 +291,7 @@ def probability(net: Any, be: Backend, x: Any, T: int, sentence: tuple[int, ...]
     return each.sum(axis=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["LSTM", "GRU"])
 def test_enough_beams_find_all_sentences_in_order(be64, which):
     T, rng = 3, np.random.default_rng(0)
@@ -307,6 +308,7 @@ def test_enough_beams_find_all_sentences_in_order(be64, which):
     np.testing.assert_allclose(np.exp(scores).sum(axis=1), 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("beams", [1, 2, 4, 7])
 def test_a_few_beams_match_the_reference_search(be64, beams):
     T, rng = 4, np.random.default_rng(1)

@@ -358,6 +358,7 @@ def reader(vocab: int) -> SkipThought:
     )
 
 
+@pytest.mark.long
 def test_a_model_learns_to_predict_the_neighboring_sentences():
     be = gen_backend("cpu", rng_seed=1, batch_size=6)
     data = Triples(be)

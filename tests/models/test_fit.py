@@ -190,6 +190,7 @@ def test_texts_are_classified(be):
     assert model.predict_classes("a good one") == "liked"
 
 
+@pytest.mark.long
 def test_sequences_have_one_layout_in_and_out(be, rng):
     X = rng.normal(size=(16, 2, 5)).astype(np.float32)
     y = (X[:, 0] > 0).astype(int)  # a class for each step

@@ -46,6 +46,7 @@ def small(runtime: str = "cpu", func: str = "wasserstein", **more: Any) -> tuple
 CRITIC = {"k": 3, "wgan_param_clamp": 0.2}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     (
         "func",

@@ -193,6 +193,7 @@ def output_of(capsys: Any, *arguments: str) -> str:
     return out
 
 
+@pytest.mark.long
 def test_a_text_model_is_trained_saved_evaluated_and_resumed(capsys, tmp_path):
     file, model = tmp_path / "verse.txt", str(tmp_path / "verse.neon")
     file.write_text(VERSE * 6)

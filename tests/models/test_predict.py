@@ -334,6 +334,7 @@ def same(a: Any, b: Any) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.long
 def test_a_fit_during_which_threads_evaluate_and_save_has_the_same_weights(tmp_path):
     epochs, expected = 6, trained(6, shuffle=True, partial_last=True).get_weights()
     gen_backend("cpu", rng_seed=2, batch_size=16)

@@ -99,6 +99,7 @@ def test_residual_blocks_learn_two_spirals(cpu: Backend, rng: np.random.Generato
     assert accuracy > 0.98  # a linear classifier reaches about 70 %
 
 
+@pytest.mark.long
 def test_an_autoencoder_with_deconvolutions_learns_to_draw(cpu: Backend, rng: np.random.Generator) -> None:
     cpu.bsz = 32
 
@@ -157,6 +158,7 @@ def test_two_heads_of_a_tree_learn_two_tasks_from_one_trunk(cpu: Backend, rng: n
     assert np.mean((z.get() - numbers.get()) ** 2) < 0.1 * np.mean(numbers.get() ** 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("func", ["modified", "wasserstein"])
 def test_a_generator_moves_to_where_the_data_is(cpu: Backend, rng: np.random.Generator, func: str) -> None:
     cpu.bsz = 64

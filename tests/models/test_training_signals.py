@@ -237,6 +237,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return file.read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["SIGINT", *NAMES])
 def test_a_training_ended_by_a_signal_saves_prints_how_to_resume_and_resumes_bit_identically(name, tmp_path, straight):
     file, number = tmp_path / "m", getattr(signal, name)
@@ -275,6 +276,7 @@ def test_a_training_whose_terminal_is_closed_saves_and_ends(tmp_path):
     assert Model(file).epoch_index >= 1
 
 
+@pytest.mark.long
 def test_a_training_under_nohup_continues_without_its_terminal(tmp_path, straight):
     file = tmp_path / "m"
     ignore = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)

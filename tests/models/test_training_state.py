@@ -552,6 +552,7 @@ LISTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LISTS)
 def test_long_values_in_a_file_take_memory_in_proportion(tmp_path, valid_file, model, name):
     path = write_changed(valid_file, tmp_path / "m", LISTS[name])

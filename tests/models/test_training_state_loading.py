@@ -39,6 +39,7 @@ def results(tmp_path_factory: Any) -> dict[str, tuple[list[Any], list[Any]]]:
     return {name: (here[name], there[name]) for name in NETWORKS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_new_process_predicts_and_continues_training_to_the_same_bits(results, name):
     here, there = results[name]
@@ -47,6 +48,7 @@ def test_a_new_process_predicts_and_continues_training_to_the_same_bits(results,
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.long
 def test_every_layer_and_every_network_of_the_zoo_is_among_them():
     used = {type(x).__name__ for name in NETWORKS for _, x in layers.summary.walk_layers(create(name).layers)}
     public = {x for x in layers.__all__ if isinstance(cls := getattr(layers, x), type) and issubclass(cls, Layer)}

@@ -38,6 +38,7 @@ def test_every_network_is_covered_here():
     assert SMALL.keys() == zoo.MODELS.keys()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SMALL)
 def test_a_network_learns_to_classify_stripes(name):
     gen_backend("cpu", rng_seed=1, batch_size=16)

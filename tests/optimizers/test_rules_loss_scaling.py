@@ -74,6 +74,7 @@ def test_gradients_too_small_for_float16_are_not_lost():
     assert error < 0.01 < 0.2 < unscaled_error
 
 
+@pytest.mark.long
 def test_a_small_network_trains_in_float16_as_well_as_in_float32():
     accuracies = []
     for dtype in ("float32", "float16"):

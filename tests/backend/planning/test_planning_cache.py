@@ -161,6 +161,7 @@ def test_a_plan_that_two_threads_make_counts_once(be):
     assert be.plan_cache.total_cost == 0
 
 
+@pytest.mark.long
 def test_the_bytes_of_plans_and_structures_are_about_what_they_take(cpu):
     def use(n: int) -> None:
         x = cpu.ones((n, 7))

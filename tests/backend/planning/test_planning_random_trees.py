@@ -32,6 +32,7 @@ def test_the_oracle_knows_the_ops_of_the_table():
     assert {op.name for op in OP_TABLE} - set(ORACLE) == inexact | untested
 
 
+@pytest.mark.long
 def test_random_trees_over_views_that_share_memory_give_what_copies_give(runner):
     for seed in range(500):
         check_random_trees(random.Random(seed), runner)

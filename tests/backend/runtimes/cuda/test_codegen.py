@@ -371,6 +371,7 @@ def test_a_result_that_is_read_by_itself_and_through_a_view_is_in_memory(sim: Ba
 LARGE = [((7, 300_000), 1), ((300_000, 7), 0), ((600, 900), (0, 1)), ((9000, 2, 40), 0)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("case", "dtype"), thinned(4, LARGE, ["float32", "float16", "bfloat16", "int64"]))
 def test_large_reductions_are_split_over_several_blocks(case: tuple[tuple[int, ...], Any], dtype: str) -> None:
     shape, axis = case
@@ -393,6 +394,7 @@ def test_forty_reductions_are_spread_over_kernels() -> None:
     assert agree(lambda be, x: [be.sum(x * n + 0.5 * n, axis=0) for n in range(1, 41)], x, "float64", exact=True) == 3
 
 
+@pytest.mark.long
 def test_a_repeated_sum_has_the_same_bits_and_is_exact_up_to_rounding() -> None:
     x = numbers(3, 400_001, low=0)
     sim, sums = simulated(), set()

@@ -357,6 +357,7 @@ def test_a_replay_finds_and_leaves_images_in_the_layouts_of_a_run() -> None:
     assert steps.calls == RUNS, steps.be.graphs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("act", ["read", "write", "double", "images", "deltas", "plain"])
 def test_work_between_replays_does_not_affect_them(act: str) -> None:
     steps = check_replays([*[("step", 0)] * RUNS, *[(act, 0), ("step", 0), (act, 1), (act, 2), ("step", 0)] * 2])

@@ -542,6 +542,7 @@ def check_compiled(architecture: str, *forms: tuple[str, int, bool]) -> None:
         assert kernel.registers <= 128, (name, dtype, kernel[:3])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("architecture", "dtype"),
     [
@@ -553,6 +554,7 @@ def test_nvidias_compiler_compiles_every_kernel_without_spills(architecture: str
     check_compiled(architecture, (dtype, 128 // dtype_bits(dtype), False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_nvidias_compiler_compiles_random_kernels_without_spills(architecture: str) -> None:
     if nvrtc.library() is None:

@@ -164,6 +164,7 @@ def test_threads_have_separate_arenas(sim: Backend) -> None:
     assert not wrong
 
 
+@pytest.mark.long
 def test_the_arena_is_tracked_and_a_dry_run_predicts_it() -> None:
     def work(be: Backend) -> Any:
         x = be.zeros((64, 50_000))
@@ -237,6 +238,7 @@ def test_indices_have_64_bits_where_there_are_more_than_2_to_the_31_elements() -
             assert f"typedef {index} Index;" in huge.kernel(tree)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.slow), 0.2])
 def test_nvidias_compiler_compiles_every_kernel_without_spills(architecture: str, share: float) -> None:

@@ -618,6 +618,7 @@ def test_a_replayed_training_is_that_of_the_cpu() -> None:
     assert (results[3], wanted[3]) == (4, 12)
 
 
+@pytest.mark.long
 def test_a_partial_last_minibatch_is_run_and_the_others_are_captured_again() -> None:
     with_graphs, without = (trained(graphs, n=61, partial_last=True) for graphs in (True, False))
     alike(with_graphs, without)
