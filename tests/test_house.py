@@ -231,9 +231,8 @@ TABLE = {"neonlite.dtypes", "neonlite.ops.shapes", "neonlite.ops.functions", "ne
 TABLE |= {"neonlite.ops.linalg"}
 
 
-VISUALIZE = {name for name in MODULES if name.startswith("neonlite.visualize.")}
-DRAWING = {*TABLE, *VISUALIZE, "neonlite.messages", "neonlite.tree_structure"}
-DRAWING |= {"neonlite.files", "neonlite.messages"}
+VISUALIZE = {name for name in MODULES if f"{name}.".startswith("neonlite.visualize.")}
+DRAWING = {*TABLE, *VISUALIZE, "neonlite.files", "neonlite.messages", "neonlite.tree_structure"}
 
 
 @pytest.mark.parametrize(
@@ -246,7 +245,6 @@ DRAWING |= {"neonlite.files", "neonlite.messages"}
         ("neonlite.ops", TABLE - {"neonlite.ops", "neonlite.typing"}),
         ("neonlite.tree_structure", TABLE),
         ("neonlite.messages", {"neonlite.tree_structure", "neonlite.typing"}),
-        ("neonlite.visualize", VISUALIZE),
         *((module, DRAWING) for module in sorted(VISUALIZE)),
         ("neonlite.optree", {*TABLE, *OPTREE_PARTS, "neonlite.messages", "neonlite.visualize"}),
         ("neonlite.backend.planning.steps", {*TABLE, "neonlite.tree_structure"}),
