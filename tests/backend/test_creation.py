@@ -7,18 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.runtimes import lacks
+from helpers.tensors import holds
 
-from neonlite import Backend, Tensor, gen_backend
+from neonlite import Backend, gen_backend
 
 FLOATS = ["float16", "float32", "float64"]
 INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
-
-
-def holds(t: Tensor, a: Any) -> None:
-    """Check values, shape and dtype."""
-    assert type(t) is Tensor
-    assert t.shape == np.shape(a)
-    np.testing.assert_array_equal(t.get(), a)
 
 
 # --- creating tensors ----------------------------------------------------------------------------------------------

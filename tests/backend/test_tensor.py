@@ -10,24 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.runtimes import lacks, refused
+from helpers.tensors import counted, holds
 from hypothesis import strategies as st
 
-from neonlite import Backend, OpTreeNode, Tensor
+from neonlite import Backend, OpTreeNode
 from neonlite.backend import use_backend
-
-
-def counted(be: Backend, *shape: int, dtype: str = "float32") -> tuple[Tensor, np.ndarray]:
-    """Return a tensor of 0, 1, 2 ... and the same as an array."""
-    a = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
-    return be.array(a, dtype=dtype, name="x"), a
-
-
-def holds(t: Tensor, a: Any) -> None:
-    """Check values, shape and dtype."""
-    assert type(t) is Tensor
-    assert t.shape == np.shape(a)
-    np.testing.assert_array_equal(t.get(), a)
-
 
 # --- attributes -----------------------------------------------------------------------------------------------------
 

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from helpers.runtimes import refused
+from helpers.tensors import counted, holds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from neonlite import Backend, Tensor
-
-
-def counted(be: Backend, *shape: int, dtype: str = "float32") -> tuple[Tensor, np.ndarray]:
-    """Return a tensor of 0, 1, 2 ... and the same as an array."""
-    a = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
-    return be.array(a, dtype=dtype, name="x"), a
-
-
-def holds(t: Tensor, a: Any) -> None:
-    """Check values, shape and dtype."""
-    assert type(t) is Tensor
-    assert t.shape == np.shape(a)
-    np.testing.assert_array_equal(t.get(), a)
-
 
 # --- indexing ------------------------------------------------------------------------------------------------------
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers.small_models import Interrupting, data, start
-from neonlite import cleanup_backend
 from neonlite.models import CheckpointError, Model
 from neonlite.models.training_state import TrainingState, read_checkpoint, write_checkpoint
-from neonlite.optimizers import Adam, GradientDescentMomentum
+from neonlite.optimizers import Adam
 from neonlite.transforms import CrossEntropyMulti
 
 
@@ -21,23 +20,6 @@ def trained(optimizer: Any = None) -> Model:
     model = start()
     with pytest.raises(KeyboardInterrupt):
         model.fit(data(shuffle=True), CrossEntropyMulti(), optimizer or Adam(), 3, callbacks=Interrupting(model, 4))
-    return model
-
-
-@pytest.fixture(scope="module")
-def valid_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
-    """Yield the bytes of a valid file."""
-    path = tmp_path_factory.mktemp("valid_file") / "m"
-    trained().save_params(path)
-    yield path.read_bytes()
-    cleanup_backend()
-
-
-@pytest.fixture(scope="module")
-def model(valid_file: bytes) -> Model:
-    """Return a model to load files into."""
-    model = start()
-    model.fit(data(), CrossEntropyMulti(), GradientDescentMomentum(0.1, 0.5), 2)
     return model
 
 
