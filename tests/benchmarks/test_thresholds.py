@@ -52,7 +52,7 @@ def test_each_constant_exists_and_is_measured() -> None:
             assert value > 0
 
 
-@pytest.mark.parametrize("constant", ["chain cost", "sigmoid", "fprop channels"])
+@pytest.mark.parametrize("constant", ["chain cost", "sigmoid", "bprop channels"])
 def test_a_constant_is_set_and_restored_also_after_an_error(constant: str) -> None:
     get_value, set_value = thresholds.accessors(constant)
     value = get_value()
