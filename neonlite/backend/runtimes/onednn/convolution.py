@@ -67,8 +67,9 @@ CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
 REDUCTION_SUM = 0x2FFF4
-# channels of images; the gradient of fewer takes NumPy a third (1) to two thirds (2) of the time, by thresholds.py
-MIN_BPROP_CHANNELS = 3
+# Channels of images. One channel: an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of the time by NumPy, and
+# up to 1.7 with two threads beside a busy process. The gradient of two channels takes NumPy two thirds of the time.
+MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
 MIN_PARALLEL_SUM = 1 << 20  # elements: both ways take the same time from there to 8 << 20, by thresholds.py
 MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
 Images: TypeAlias = "Array | ImageOperand"
@@ -160,6 +161,8 @@ class OneDNNConvolution(NumPyPrimitives):
     def _get_convolution(
         self, factory: Factory, layer: ConvLayer, like: Images, *with_bias: bool
     ) -> ReorderedPrimitive | None:
+        if layer.C < MIN_CHANNELS:
+            return None
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
         return self._get_primitive(factory, layer, like, sizes, *with_bias)
 
