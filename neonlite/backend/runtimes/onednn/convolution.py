@@ -67,8 +67,8 @@ CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
 REDUCTION_SUM = 0x2FFF4
-# Channels of images. One channel: an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of the time by NumPy, and
-# up to 1.7 with two threads beside a busy process. The gradient of two channels takes NumPy two thirds of the time.
+# Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
+# two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
 MIN_PARALLEL_SUM = 1 << 20  # elements: both ways take the same time from there to 8 << 20, by thresholds.py
 MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
