@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,15 @@ def test_no_axis_reduces_nothing(be: Backend) -> None:
     for name in ("sum", "prod", "max", "min", "mean", "all", "any", "count_nonzero"):
         z = getattr(xp, name)(xp.asarray(values), axis=())
         assert z.tolist() == getattr(np, name)(values, axis=()).tolist() if name != "count_nonzero" else True
+
+
+@pytest.mark.parametrize("correction", [0, 1, 1.5, 2])
+def test_the_variance_of_two_elements_is_that_of_numpy_with_any_correction(be: Backend, correction: float) -> None:
+    values = np.asarray([1.0, 3.0], np.float32)
+    z = be.array_api.var(be.array_api.asarray(values), correction=correction)
+    with np.errstate(divide="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of NumPy, where no degree of freedom is left
+        assert float(z) == np.var(values, ddof=correction)
 
 
 # --- integers and floats ---
