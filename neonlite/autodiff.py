@@ -76,8 +76,8 @@ class Autodiff:
 
     def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
         """Return the gradient with respect to each tensor, as a new op-tree."""
-        roots = {id(x.root) for x in tensors}
-        grads = self.backpropagate({id(x) for root in roots for x in self._cache.leaves_of_root.get(root, ())})
+        roots, leaves_of_root = {id(x.root) for x in tensors}, self._cache.leaves_of_root
+        grads = self.backpropagate({id(leaf) for root in roots for leaf in leaves_of_root.get(root, ())})
         return [self._accumulate_views(x, grads) for x in tensors]
 
     def backpropagate(self, leaves: set[int]) -> dict[int, Operand]:
@@ -99,7 +99,7 @@ class Autodiff:
             if any(id(x) in reachable for x in z.operands):
                 reachable.add(id(z))
         grads: dict[int, Operand] = {id(self.op_tree): self.next_error}
-        masked: set[int] = set()  # operands of ``where``, and what they are computed from
+        masked: set[int] = set()  # operands of ``where``, and what they are computed from: 0 where it selects others
         for z in reversed(nodes):
             dz, rule = grads.get(id(z)), z.info.op_def.grad
             if dz is None or rule is None or id(z) not in reachable:
@@ -113,6 +113,18 @@ class Autodiff:
                         dx = self._mask(dx, dz, z, x)
                     dx = self._unbroadcast(dx, x)
                     grads[id(x)] = grads[id(x)] + dx if id(x) in grads else dx
+        return grads
+
+    def _apply_rule(self, rule: Callable[..., Any], z: OpTreeNode, dz: Operand) -> tuple[Operand | None, ...]:
+        """Return the gradients of the operands of z by a gradient rule, which gets known values."""
+        known = self._cache.known_values
+        if rule is missing_gradient:
+            raise NotImplementedError(f"the op {z.op!r} was defined without a derivative. Pass grad= to be.define_op.")
+        values = [known.get(id(x), x) for x in (z, *z.operands)]
+        if values[0] is self.op_tree:  # a copy, as the cache on the tree must not refer to the tree
+            values[0] = create_node(OPS[z.op], z.left, z.right, tuple(z.info.attrs.items()), self.be)
+        grads = rule(self.be, dz, *values, **z.info.attrs)
+        check_input_grads(z, grads)
         return grads
 
     def _unbroadcast(self, dx: Operand, x: Operand) -> Operand:
@@ -319,18 +331,6 @@ class Autodiff:
         raise ValueError(
             f"Autodiff: expected a tensor of the tree, {names}, got {describe(x)}. allow_unused=True gives zeros."
         )
-
-    def _apply_rule(self, rule: Callable[..., Any], z: OpTreeNode, dz: Operand) -> tuple[Operand | None, ...]:
-        """Return the gradients of the operands of z by a gradient rule, which gets known values."""
-        known = self._cache.known_values
-        if rule is missing_gradient:
-            raise NotImplementedError(f"the op {z.op!r} was defined without a derivative. Pass grad= to be.define_op.")
-        values = [known.get(id(x), x) for x in (z, *z.operands)]
-        if values[0] is self.op_tree:  # a copy, as the cache on the tree must not refer to the tree
-            values[0] = create_node(OPS[z.op], z.left, z.right, tuple(z.info.attrs.items()), self.be)
-        grads = rule(self.be, dz, *values, **z.info.attrs)
-        check_input_grads(z, grads)
-        return grads
 
     def _mask(self, dx: Operand, dz: Operand, z: OpTreeNode, x: Operand) -> Operand:
         """Return the gradient of an operand of z, with 0 where dz is 0 even if the derivative of z is not finite.

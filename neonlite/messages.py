@@ -115,7 +115,7 @@ def wording(key: str, text: str, *values: object) -> str:
     return _wordings[key].format(*values) if key in _wordings else text
 
 
-# --- hTML for notebooks: escaped text, tables, collapsible objects. No scripts, colors or external resources ---
+# --- HTML for notebooks: escaped text, tables, collapsible objects. No scripts, colors or external resources ---
 
 NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?%?|nan|-?inf")
 

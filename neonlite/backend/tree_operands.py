@@ -122,7 +122,7 @@ def reduction_size(a: Operand, axis: AxisLike, method: str) -> int:
     return math.prod(a.shape[i] for i in check_axes(a, axis, method))
 
 
-# --- einstein summation: contract operands pairwise as op-trees, in the order chosen by opt_einsum ---
+# --- Einstein summation: contract operands pairwise as op-trees, in the order chosen by opt_einsum ---
 
 
 def einsum(be: BackendBase, subscripts: str, operands: Sequence[OperandLike]) -> Operand:

@@ -279,7 +279,7 @@ class HutterPrize(Corpus):
         super().__init__("enwik8", {"train": train, "valid": valid, "test": test}, timesteps, **options)
 
 
-# --- textNMT: minibatches of sentence pairs for machine translation ---
+# --- TextNMT: minibatches of sentence pairs for machine translation ---
 
 
 class TextNMT(ResumableIterator):

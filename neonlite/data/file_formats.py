@@ -199,7 +199,7 @@ def check_images(label: str, images: NDArray[Any], labels: NDArray[Any], nclass:
         raise ValueError(f"{label}: expected values from 0 to {max_value}, got {low} to {high}.")
 
 
-# --- hDF5Iterator: minibatches read from an HDF5 file by a background thread ---
+# --- HDF5Iterator: minibatches read from an HDF5 file by a background thread ---
 
 
 def open_hdf5(filename: str | Path) -> Any:

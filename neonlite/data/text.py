@@ -145,7 +145,7 @@ def ids_to_tokens(name: str, ids: ArrayLike, vocab: Sequence[str]) -> list[str]:
     return [vocab[int(i)] for i in flat]
 
 
-# --- text: minibatches of a text for language modeling, with the next tokens as targets ---
+# --- Text: minibatches of a text for language modeling, with the next tokens as targets ---
 
 
 class Text(ContiguousIterator):

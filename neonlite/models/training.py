@@ -108,7 +108,7 @@ class TrainingMethods(ModelBase):
         float
             The cost of the minibatch.
         """
-        cost = self._compute_all_gradients(x, t)  # by compute_gradients
+        cost = self._compute_all_gradients(x, t)  # by compute_gradients, or by repeating what it did
         self.optimizer.optimize(self.layers_to_optimize, epoch)
         return cost
 

@@ -296,7 +296,7 @@ def no_flops(*_: Shape) -> int:
     return 0
 
 
-# --- forward functions ---
+# --- products, cumulative sums, sorting, searching, and gathers along an axis: forward functions ---
 
 
 def run_prod(xp: Namespace, x: NativeArray, axis: Axes, keepdims: bool = True) -> NativeArray:
@@ -355,7 +355,7 @@ def run_scatter_add_along_axis(
     return xp.moveaxis(xp.reshape(flat, (*x.shape[:-1], size)), -1, axis)
 
 
-# --- shape rules ---
+# --- their shape rules ---
 
 
 def searchsorted_shape(x: Shape, values: Shape, **_: object) -> Shape:
@@ -380,7 +380,7 @@ def scatter_add_along_axis_shape(x: Shape, indices: Shape, *, axis: int, size: i
     return (*x[:axis], size, *x[axis:][1:])
 
 
-# --- gradient rules ---
+# --- their gradient rules ---
 
 
 def grad_prod(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: Axes, keepdims: bool = True) -> Gradients:

@@ -400,7 +400,7 @@ def check_same_shape(owner: NervanaObject, y: object, t: object, names: str = "y
     return y, t
 
 
-# --- colorNoise: random brightness, contrast and PCA color noise, applied in the network during training ---
+# --- ColorNoise: random brightness, contrast and PCA color noise, applied in the network during training ---
 
 # principal components (columns) of ImageNet's RGB values in [0, 1], and the standard deviations along them
 IMAGENET_COLOR_PCA = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))

@@ -33,7 +33,7 @@ Layout = Literal["CHWN", "NHWC", "columns"]
 
 
 class TensorBase(Operand):
-    """The base class of ``Tensor``, which is defined above this module: its memory, and how it views that of others."""
+    """The base class of ``Tensor``, a class of a higher level: its memory, and how it views that of others."""
 
     __slots__ = ()
 
