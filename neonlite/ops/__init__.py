@@ -7,9 +7,8 @@
 
 Gradient rules ignore broadcasting: ``Autodiff`` sums each gradient to the shape of its operand. The backend methods,
 the type stub, docs/ops.md and most tests are generated from this table; shape inference, the executors and Autodiff
-read it. Functions longer than a line are in functions.py and
-linalg.py, shape rules in shapes.py. Functions composed of several
-ops (``mean``, ``clip``, ``softmax``) are methods of the backend, in tree_methods.py.
+read it. Functions longer than a line are in functions.py and linalg.py, shape rules in shapes.py. Functions composed
+of several ops (``mean``, ``clip``, ``softmax``) are methods of the backend, in tree_methods.py.
 """
 
 from __future__ import annotations
