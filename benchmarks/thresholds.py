@@ -1,6 +1,6 @@
 """Measure both sides of each threshold of neonlite: the constants that choose between two ways to compute the same.
 
-python benchmarks/thresholds.py            # three minutes on two idle CPUs; writes results/thresholds.json and .md
+python benchmarks/thresholds.py            # minutes; writes results/thresholds.json and .md
 python benchmarks/thresholds.py --quick    # a smoke test of a minute; writes nothing
 python benchmarks/thresholds.py --only MIN_CHAIN
 """

@@ -33,9 +33,9 @@ def meetings(
 ) -> Iterator[tuple[Sizes, Sizes, Sizes]]:
     """Yield the indices (of the result, of the filter, of the image) of every product inside the image."""
     axes = []
-    for size, taps, pad, stride, apart in zip(DHW, TRS, padding, strides, dilation, strict=True):
-        begin = starts(size, apart * (taps - 1) + 1, pad, stride)
-        met = [(n, k, first + k * apart) for n, first in enumerate(begin) for k in range(taps)]
+    for size, taps, pad, stride, step in zip(DHW, TRS, padding, strides, dilation, strict=True):
+        begin = starts(size, step * (taps - 1) + 1, pad, stride)
+        met = [(n, k, first + k * step) for n, first in enumerate(begin) for k in range(taps)]
         axes.append([(n, k, x) for n, k, x in met if 0 <= x < size])
     for (m, t, z), (p, r, y), (q, s, x) in product(*axes):
         yield (m, p, q), (t, r, s), (z, y, x)
@@ -44,7 +44,7 @@ def meetings(
 def conv_dims(DHW: Sizes, TRS: Sizes, padding: Sizes, strides: Sizes, dilation: Sizes) -> Sizes:
     """Return (M, P, Q)."""
     each = zip(DHW, TRS, padding, strides, dilation, strict=True)
-    return tuple(len(starts(size, apart * (taps - 1) + 1, pad, stride)) for size, taps, pad, stride, apart in each)
+    return tuple(len(starts(size, step * (taps - 1) + 1, pad, stride)) for size, taps, pad, stride, step in each)
 
 
 # --- convolution: o[k, n] = sum of i[c, n] f[c, k] wherever a filter meets the image ---------------------------------
@@ -78,12 +78,12 @@ def conv_update(i: Any, e: Any, TRS: Sizes, *geometry: Sizes) -> Any:
 def deconv(x: Any, f: Any, padding: Sizes, strides: Sizes, dilation: Sizes) -> Any:
     """Return what pixels (K, M, P, Q, N) make when each stamps its filters on a canvas, whose border is cut off."""
     MPQ, TRS = x.shape[1:4], f.shape[1:4]
-    reach = [apart * (taps - 1) + 1 for apart, taps in zip(dilation, TRS, strict=True)]
+    reach = [step * (taps - 1) + 1 for step, taps in zip(dilation, TRS, strict=True)]
     canvas = [(n - 1) * stride + r for n, stride, r in zip(MPQ, strides, reach, strict=True)]
     stamped = np.zeros((f.shape[0], *canvas, x.shape[4]))
     for pixel in np.ndindex(*MPQ):
         for tap in np.ndindex(*TRS):
-            z, y, w = (p * st + k * apart for p, st, k, apart in zip(pixel, strides, tap, dilation, strict=True))
+            z, y, w = (p * st + k * step for p, st, k, step in zip(pixel, strides, tap, dilation, strict=True))
             stamped[:, z, y, w] += f[:, *tap] @ x[:, *pixel]
     return stamped[:, *(slice(pad, size - pad) for pad, size in zip(padding, canvas, strict=True))]
 

@@ -364,15 +364,15 @@ class Guard:
 def test_a_target_may_share_memory_with_any_operand(be: Backend) -> None:
     be.primitives = Guard(be.primitives)
     for name, call in calls(be).items():
-        apart = operands(be, call)
-        wanted = call.run(out := be.zeros(call.out, "float64"), *apart) and out.get()
-        for n, x in enumerate(apart):
+        separate = operands(be, call)
+        wanted = call.run(out := be.zeros(call.out, "float64"), *separate) and out.get()
+        for n, x in enumerate(separate):
             for shift in {0, 1, x.size - 1}:
                 whole = be.zeros((x.size + shift + math.prod(call.out), 1), "float64")
                 operand = whole[shift : shift + x.size].reshape(x.shape)
                 target = whole[: math.prod(call.out)].reshape(call.out)
                 operand[:] = x
-                call.run(target, *apart[:n], operand, *apart[n + 1 :])
+                call.run(target, *separate[:n], operand, *separate[n + 1 :])
                 near(target, wanted, (name, n, shift))
 
 
@@ -386,17 +386,17 @@ def test_a_target_with_beta_may_be_strided_or_share_memory(be: Backend) -> None:
     for name, call in calls(be).items():
         if name not in ADDING:
             continue
-        apart = operands(be, call)
-        call.run(out := be.zeros(call.out, "float64"), *apart)
+        separate = operands(be, call)
+        call.run(out := be.zeros(call.out, "float64"), *separate)
         target, _ = gapped(be, np.full(call.out, 0.5), 2)
-        call.run(target, *apart, beta=2.0)
+        call.run(target, *separate, beta=2.0)
         near(target, out.get() + 1, name)
-        for n, x in enumerate(apart):
+        for n, x in enumerate(separate):
             whole = be.ones((x.size + math.prod(call.out), 1), "float64")
             operand, target = whole[1 : 1 + x.size].reshape(x.shape), whole[: math.prod(call.out)].reshape(call.out)
             operand[:] = x
             held = target.get()
-            call.run(target, *apart[:n], operand, *apart[n + 1 :], beta=2.0)
+            call.run(target, *separate[:n], operand, *separate[n + 1 :], beta=2.0)
             near(target, out.get() + 2 * held, (name, n))
 
 

@@ -254,8 +254,8 @@ def test_boxes_that_overlap_a_better_one_are_left_out(be, rng, normalized):
 def test_of_equal_boxes_the_first_stays(be):
     same = [0, 0, 4, 4, 0.5]
     assert be.nms(be.array([same] * 20), 0.5) == [0]
-    apart = [[10 * i, 0, 10 * i + 4, 4, 0.5] for i in range(40)]
-    assert be.nms(be.array(apart), 0.5) == list(range(40))
+    boxes = [[10 * i, 0, 10 * i + 4, 4, 0.5] for i in range(40)]
+    assert be.nms(be.array(boxes), 0.5) == list(range(40))
     assert be.nms(be.array([[0, 0, 1, 1, 0], [5, 5, 6, 6, 0.25], [0, 0, 1, 1, 0], [9, 9, 9, 9, 0.5]]), 0.5) == [1, 0]
 
 

@@ -380,7 +380,7 @@ def test_a_product_may_overwrite_an_operand(counting, products, rng):
 
 
 def test_an_operand_overlaps_the_product_if_they_share_one_element(counting, products, rng):
-    memory, apart = rng.normal(size=200), rng.normal(size=(6, 6, 6))
+    memory, others = rng.normal(size=200), rng.normal(size=(6, 6, 6))
     seen = set()
     for at in range(200 - 72):
         step = -1 if at % 3 == 0 else 1
@@ -388,9 +388,9 @@ def test_an_operand_overlaps_the_product_if_they_share_one_element(counting, pro
         a = memory[at : at + 48].reshape(4, 3, 4)[::step]
         shared = np.shares_memory(a, c)
         seen.add(shared)
-        called = counting.during(lambda a=a, c=c: products.gemm(a, apart[0, :4, :3], c, 1.0, 2.0))
+        called = counting.during(lambda a=a, c=c: products.gemm(a, others[0, :4, :3], c, 1.0, 2.0))
         assert (called == []) == shared
-        called = counting.during(lambda a=a, c=c: products.gemm(apart[0, :3, :3], a.swapaxes(1, 2)[:, :3, :3], c, 2.0))
+        called = counting.during(lambda a=a, c=c: products.gemm(others[0, :3, :3], a.swapaxes(1, 2)[:, :3, :3], c, 2.0))
         assert (called == []) == np.shares_memory(a[:, :3, :3], c)
     assert seen == {True, False}
 

@@ -138,12 +138,12 @@ SUMS_OF_PRODUCTS: dict[str, tuple[Any, Any, int, int]] = {
 @pytest.mark.parametrize("name", SUMS_OF_PRODUCTS)
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 def test_products_are_added_to_their_target_without_a_temporary(name: str, dtype: str) -> None:
-    sim, (spell, value, products, kernels) = simulated(), SUMS_OF_PRODUCTS[name]
+    sim, (build, value, products, kernels) = simulated(), SUMS_OF_PRODUCTS[name]
     arrays = [numbers(*shape, seed=n, low=-1, high=1) for n, shape in enumerate([(6, 5), (6, 7), (7, 5), (7, 6)])]
     c, *operands = (sim.array(x, dtype) for x in arrays)
     for factor in (0.75, -2.5):
         expected = value(*(t.get().astype(np.float64) for t in (c, *operands)), factor)
-        c[:] = spell(sim, c, *operands, factor)
+        c[:] = build(sim, c, *operands, factor)
         close = {"float16": 0.02, "bfloat16": 0.15}.get(dtype, 1e-5)
         np.testing.assert_allclose(c.get(), expected, close, close)
     assert (len(sim.runtime.driver.products), len(ran(sim))) == (2 * products, 2 * kernels)

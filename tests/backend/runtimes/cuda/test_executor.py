@@ -412,7 +412,7 @@ def test_a_thread_launches_by_cupy_before_it_launches_by_the_driver() -> None:
 def test_a_reshape_that_copies_is_repeated_in_each_run(sim: Backend) -> None:
     """Reshapes of a temporary, a leaf, a strided leaf and the value of a strided target; launches are cached."""
     x, out, wide = sim.zeros((6, 10)), sim.empty((5, 6)), sim.empty((6, 10))
-    apart, a = sim.zeros((6, 10))[:, ::2], np.arange(60.0).reshape(6, 10)
+    strided, a = sim.zeros((6, 10))[:, ::2], np.arange(60.0).reshape(6, 10)
     for n in range(4):
         x.set(b := a - n)
         even = x[:, ::2]
@@ -421,8 +421,8 @@ def test_a_reshape_that_copies_is_repeated_in_each_run(sim: Backend) -> None:
         np.testing.assert_array_equal(out.get(), (2 * b).T.reshape(6, 5).T + (4 * b).reshape(5, 6))
         wide[:] = sim.reshape(x.T, 6, 10)
         np.testing.assert_array_equal(wide.get(), (a - n).T.reshape(6, 10))
-        sim.assign([apart, out], [double := even * 2, sim.reshape(double, 5, 6) + 1])  # one target has gaps
-        np.testing.assert_array_equal(apart.get(), 2 * b)
+        sim.assign([strided, out], [double := even * 2, sim.reshape(double, 5, 6) + 1])  # one target has gaps
+        np.testing.assert_array_equal(strided.get(), 2 * b)
         np.testing.assert_array_equal(out.get(), 2 * b.reshape(5, 6) + 1)
         if n > 1:
             out[:] = sim.reshape(sim.concat([even]).T, 5, 6)  # another plan in the same arena

@@ -114,15 +114,15 @@ def test_a_batch_is_normalized_by_one_dnn_unless_tensors_share_memory(
 
 
 @needs
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("has_output", [False, True])
 @pytest.mark.parametrize("locked", range(5))
-def test_a_batch_is_not_normalized_into_what_is_read_only(cpu: Backend, locked: int, apart: bool) -> None:
+def test_a_batch_is_not_normalized_into_what_is_read_only(cpu: Backend, locked: int, has_output: bool) -> None:
     before = np.arange(24, dtype=np.float32).reshape(3, 8) + 1
     arrays = [before.copy(), *(before[:, :1].copy() for _ in range(4))]
     arrays[locked].flags.writeable = False
     y, first, second, third, fourth = map(cpu.from_dlpack, arrays)
     x, error, gamma, beta = cpu.array(before), cpu.array(before), cpu.ones((3, 1)), cpu.ones((3, 1))
-    if apart:
+    if has_output:
         as_they_are = cpu.conv_layer("float32", 8, 3, 3)
         x = cpu.fprop_conv(as_they_are, x, cpu.array(np.eye(3)), cpu.empty(x.shape))
         y = y if locked == 0 else cpu.empty(x.shape)  # the first one is exported, so it has no layout cache
