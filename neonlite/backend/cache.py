@@ -9,6 +9,7 @@ from typing import Any
 from neonlite.backend.lock import create_lock
 
 _caches: weakref.WeakSet[Cache] = weakref.WeakSet()
+_caches_lock = create_lock()  # a set must not change while it is iterated
 
 
 def count(key: object, value: object) -> int:
@@ -44,10 +45,11 @@ class Cache(dict[Any, Any]):
         self.capacity, self.owner, self.cost = capacity, owner, cost
         self.lock = create_lock()  # held while the cache changes; lookups need no lock
         self.clear()
-        _caches.add(self)
+        with _caches_lock:
+            _caches.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:  # a copy is empty: what is cached can be made again
-        return type(self), (self.capacity, None, self.cost)
+        return Cache, (self.capacity, None, self.cost)
 
     def __len__(self) -> int:
         return super().__len__() + len(self.older)
@@ -100,6 +102,8 @@ class Cache(dict[Any, Any]):
 
 def clear_caches(owner: object) -> None:
     """Empty the caches of a memory tracker, and those that belong to no backend."""
-    for cache in list(_caches):
+    with _caches_lock:
+        caches = list(_caches)
+    for cache in caches:
         if cache.owner is None or cache.owner is owner:
             cache.clear()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 import threading
+from collections import deque
 
 import pytest
 
@@ -84,3 +87,28 @@ def test_threads_share_a_cache() -> None:
         thread.join()
     assert not errors
     assert len(cache) == cache.total_cost <= 16
+
+
+def test_caches_are_emptied_while_other_threads_create_some() -> None:
+    caches, stopped = deque([Cache(4) for _ in range(1000)], maxlen=1000), threading.Event()
+
+    def create() -> None:
+        while not stopped.is_set():
+            caches.append(Cache(4))
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    try:
+        for _ in range(20):
+            clear_caches(object())
+    finally:
+        stopped.set()
+        thread.join()
+    assert len(caches) == 1000
+
+
+def test_a_copy_of_a_cache_is_empty_and_as_large() -> None:
+    cache = Cache(4)
+    cache.add("x", 1)
+    for copied in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):
+        assert (len(copied), copied.capacity) == (0, 4)
