@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import sys
 import threading
 from collections import deque
 
@@ -96,7 +97,8 @@ def test_caches_are_emptied_while_other_threads_create_some() -> None:
         while not stopped.is_set():
             caches.append(Cache(4))
 
-    thread = threading.Thread(target=create)
+    thread, interval = threading.Thread(target=create), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # so that the threads alternate within each call
     thread.start()
     try:
         for _ in range(20):
@@ -104,6 +106,7 @@ def test_caches_are_emptied_while_other_threads_create_some() -> None:
     finally:
         stopped.set()
         thread.join()
+        sys.setswitchinterval(interval)
     assert len(caches) == 1000
 
 
