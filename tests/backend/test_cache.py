@@ -101,7 +101,7 @@ def test_caches_are_emptied_while_other_threads_create_some() -> None:
     sys.setswitchinterval(1e-5)  # so that the threads alternate within each call
     thread.start()
     try:
-        for _ in range(20):
+        for _ in range(500):
             clear_caches(object())
     finally:
         stopped.set()
