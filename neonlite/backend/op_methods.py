@@ -207,6 +207,8 @@ def make_docstring(op: Op, method: Callable[..., Any]) -> str:
 # ops with a hand-written method, and ops that only gradient rules build
 NOT_GENERATED = ("where", "cast", "shift", "concat", "take", "scatter_add", "onehot", "slice_backward")
 NOT_GENERATED += ("scatter_add_along_axis", "cofactors_backward")
+NOT_GENERATED += ("conv", "conv_backward", "conv_update", "max_pool", "max_pool_indices", "max_pool_take", "max_unpool")
+NOT_GENERATED += ("sum_pool", "sum_unpool")
 
 for _op in OP_TABLE:
     if _op.kind in (*SHAPE_FN_BY_KIND, "library") and _op.name not in NOT_GENERATED:

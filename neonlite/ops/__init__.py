@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from neonlite.dtypes import FLOAT_DTYPES
-from neonlite.ops import functions, linalg, shapes
+from neonlite.ops import functions, images, linalg, shapes
 from neonlite.ops.shapes import Shape, Strides
 
 
@@ -205,6 +205,7 @@ LIBRARY: dict[str, Any] = {"kind": "library"}
 GATHER: dict[str, Any] = {"kind": "library", "promoted_operands": slice(0, 1), "may_raise": True}
 MATRIX: dict[str, Any] = {"kind": "library", "result_dtype": "float", "compute_dtypes": ("float32", "float64")}
 MATRIX |= {"may_raise": True}
+IMAGES: dict[str, Any] = {"kind": "library", "result_dtype": "float"}
 
 # fmt: off
 OP_TABLE: tuple[Op, ...] = (
@@ -408,6 +409,38 @@ OP_TABLE: tuple[Op, ...] = (
        "zeros with the elements of x added at the given indices along an axis: the gradient of take_along_axis",
        arity=2, shape_fn=functions.scatter_add_along_axis_shape, flops_fn=functions.flops_per_operand,
        **GATHER),
+    # --- images (C, *sizes, N) ---
+    Op("conv", images.run_convolution,
+       images.grad_convolution, "the correlation of images (C, H, W, N) with filters (C, R, S, K)", arity=2,
+       shape_fn=images.convolution_shape, flops_fn=images.convolution_flops, **IMAGES),
+    Op("conv_backward", images.run_convolution_backward,
+       images.grad_convolution_backward, "the gradient of conv with respect to the images", arity=2,
+       shape_fn=shapes.explicit_shape, flops_fn=images.convolution_backward_flops, **IMAGES),
+    Op("conv_update", images.run_convolution_update,
+       images.grad_convolution_update, "the gradient of conv with respect to the filters", arity=2,
+       shape_fn=shapes.explicit_shape, flops_fn=images.convolution_update_flops, **IMAGES),
+    Op("max_pool", images.run_max_pool,
+       images.grad_max_pool, "the largest pixel of each window", shape_fn=images.pooling_shape,
+       flops_fn=functions.flops_per_operand, **LIBRARY),
+    Op("max_pool_indices", images.run_max_pool_indices,
+       None, "the position in each window of its first largest pixel", shape_fn=images.pooling_shape,
+       result_dtype="explicit", promoted_operands=slice(0), **LIBRARY),
+    Op("max_pool_take", images.run_max_pool_take,
+       lambda be, dz, z, x, y, **options: (be.build("max_unpool", dz, y, to=x.shape, **options), None),
+       "the pixel at a position in each window", arity=2, shape_fn=images.max_pool_take_shape,
+       promoted_operands=slice(0, 1), **LIBRARY),
+    Op("max_unpool", images.run_max_unpool,
+       lambda be, dz, z, x, y, to, **options: (be.build("max_pool_take", dz, y, **options), None),
+       "zeros with x added at a position in each window: the gradient of max_pool", arity=2,
+       shape_fn=shapes.explicit_shape, promoted_operands=slice(0, 1), flops_fn=functions.flops_per_operand, **LIBRARY),
+    Op("sum_pool", images.run_sum_pool,
+       lambda be, dz, z, x, **options: (be.build("sum_unpool", dz, to=x.shape, **options),),
+       "the sum or the mean of each window", result_dtype="float", shape_fn=images.pooling_shape,
+       flops_fn=functions.flops_per_operand, **LIBRARY),
+    Op("sum_unpool", images.run_sum_unpool,
+       lambda be, dz, z, x, to, **options: (be.build("sum_pool", dz, **options),),
+       "zeros with x added to each pixel of a window: the gradient of sum_pool", result_dtype="float",
+       shape_fn=shapes.explicit_shape, flops_fn=functions.flops_per_operand, **LIBRARY),
     # --- linear algebra: matrices on the last two axes ---
     Op("tril", lambda xp, x, *, k=0: xp.tril(x, k=k),
        lambda be, dz, z, x, k=0: (be.tril(dz, k),), "x with 0 above diagonal k of its matrices",

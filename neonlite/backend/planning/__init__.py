@@ -53,6 +53,7 @@ class Plan(StepList):
 
     run: Callable[[Sequence[Any], Sequence[Any]], None]  # set by the executor
     required_arena_bytes: Callable[[], int]  # set by the executor, if it uses an arena
+    primitives: dict[int, Callable[..., None]]  # set by the executor: {value: the function of its operands and result}
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from neonlite.backend.cache import Cache
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
+from neonlite.backend.primitives.rows import find_primitive
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
 from neonlite.backend.runtimes.cuda.cublas import flatten_sum, fuse_gemm_sums
@@ -119,6 +120,8 @@ class CudaExecutor:
         if not is_check_synchronous():  # errors are raised at the next synchronization
             plan.raising_values = [v for v in plan.raising_values if not is_gather(plan, plan.step_of(v))]
             plan.set_stages(plan.stages)
+        primitives = [(v, find_primitive(self.primitives, plan, step)) for v, step in plan.numbered_steps]
+        plan.primitives = {v: call for v, call in primitives if call is not None}
         fuse_gemm_sums(plan)
         fuse_row_stages(plan)
         xp, views = self.runtime.xp, {v: step for v, step in plan.numbered_steps if step.kind == "view"}
@@ -211,7 +214,11 @@ class CudaExecutor:
 
     def _run_generic(self, plan: Plan, stage: Stage, values: dict[int, NativeArray]) -> None:
         """Compute a stage op by op, then copy its results to their buffers."""
-        if len(stage.steps) == 1 and self._try_primitive(plan.step_of(stage.steps[0]), stage.steps[0], values):
+        first = stage.steps[0]
+        if call := plan.primitives.get(first):
+            call(*[values[x] for x in plan.step_of(first).inputs], values[first])  # type: ignore[index]
+            return
+        if len(stage.steps) == 1 and self._try_primitive(plan.step_of(first), first, values):
             return
         if stage.kind == "gemm_sum" and self._try_gemm_sum(plan, stage, values):
             return

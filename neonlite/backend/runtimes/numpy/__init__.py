@@ -15,6 +15,7 @@ from neonlite.backend.errstate import copy_unsafe, ignore_fp_errors, restore_fp_
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.planning.steps import Stage
+from neonlite.backend.primitives.rows import find_primitive
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import accelerated, accelerator_versions
 from neonlite.backend.runtimes.base import Runner, Runtime
@@ -102,6 +103,7 @@ class CallStage:
         self.function: Callable[..., None] | None = (
             executor.gemm if name in ("dot", "matmul") else CALL_FUNCTIONS.get(name)
         )
+        self.primitive = find_primitive(executor.primitives, plan, self.step)
         self.buffer_slots: list[ArenaSlot] = []  # arena slots of its buffers, after the plan's temporaries
         self.end_offset = plan.arena_bytes
         for shape, dtype in (
@@ -113,6 +115,9 @@ class CallStage:
     def run(self, env: dict[int, NativeArray], get_value: GetValue) -> None:
         """Write the result."""
         step, out = self.step, env[self.v]
+        if self.primitive is not None:
+            self.primitive(*[get_value(x, env) for x in step.inputs], out)  # type: ignore[arg-type]
+            return
         if self.function is None:
             reference = self.executor.reference
             out[...] = reference.evaluate_step(step, {x: get_value(x, env) for x in step.inputs if isinstance(x, int)})

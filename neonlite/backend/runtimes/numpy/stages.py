@@ -113,7 +113,7 @@ class StageExecutor:
     def __init__(self, runtime: Runtime, primitives: ReferencePrimitives) -> None:
         self.runtime = runtime
         self.reference = ReferenceExecutor(runtime)
-        self.gemm = primitives.gemm
+        self.primitives, self.gemm = primitives, primitives.gemm
         self.memory_tracker = runtime.memory_tracker
         self.by_thread = self.memory_tracker.by_thread
 

@@ -1,0 +1,108 @@
+"""The ops for images in plans, computed by the primitives of the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from neonlite.backend.planning import Plan
+from neonlite.backend.planning.steps import Step
+from neonlite.backend.primitives import ReferencePrimitives
+from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
+from neonlite.dtypes import HALF_DTYPES
+from neonlite.ops.shapes import Shape
+from neonlite.typing import NativeArray
+
+# {op: (what its operands and its result are: images I, filters F or outputs O; the call of the primitive)}
+CONVOLUTIONS: dict[str, tuple[str, Callable[..., None]]] = {
+    "conv": ("IFO", lambda primitives, layer, i, f, o: primitives.conv_fprop(layer, i, f, o, 1.0, 0.0)),
+    "conv_backward": ("OFI", lambda primitives, layer, o, f, i: primitives.conv_bprop(layer, f, o, i, 1.0, 0.0)),
+    "conv_update": ("IOF", lambda primitives, layer, i, o, f: primitives.conv_update(layer, i, o, f, 1.0, 0.0)),
+}
+
+
+def find_indices(primitives: ReferencePrimitives, layer: PoolLayer, i: NativeArray, indices: NativeArray) -> None:
+    """Write the positions of the maxima."""
+    primitives.pool_fprop(layer, i, primitives.get_workspace("maxima", layer.dimO, i), indices, 0.0)
+
+
+POOLINGS: dict[str, tuple[str, str, Callable[..., None]]] = {
+    "max_pool": ("IO", "max", lambda primitives, layer, i, o: primitives.pool_fprop(layer, i, o, None, 0.0)),
+    "max_pool_indices": ("IO", "max", find_indices),
+    "max_unpool": (
+        "OOI",
+        "max",
+        lambda primitives, layer, o, indices, i: primitives.pool_bprop(layer, None, o, i, indices, 1.0, 0.0),
+    ),
+    "sum_pool": ("IO", "avg", lambda primitives, layer, i, o: primitives.pool_fprop(layer, i, o, None, 0.0)),
+    "sum_unpool": (
+        "OI",
+        "avg",
+        lambda primitives, layer, o, i: primitives.pool_bprop(layer, None, o, i, None, 1.0, 0.0),
+    ),
+}
+
+
+def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> Callable[..., None] | None:
+    """Return a function of the operands and the result, arrays, that computes a step; None if no primitive does."""
+    name, attrs = step.op.name, step.attrs
+    if name not in CONVOLUTIONS and name not in POOLINGS:
+        return None
+    if step.compute_dtype in HALF_DTYPES and not primitives.runtime.supports_half:
+        return None
+    if attrs.get("groups", 1) > 1 or not attrs.get("mean", True) or any(a != b for a, b in attrs["padding"]):
+        return None
+    shapes = [*map(plan.shape, step.inputs), step.shape]
+    layer: Any
+    if name in CONVOLUTIONS:
+        roles, call = CONVOLUTIONS[name]
+        layer = convolution_layer(step, **dict(zip(roles, shapes, strict=True)))
+    else:
+        roles, op, call = POOLINGS[name]
+        layer = pooling_layer(step, op, shapes[roles.index("I")])
+    dims = [getattr(layer, f"dim{role}") for role in roles]
+    strided = [isinstance(x, int) and not plan.is_contiguous(x) for x in step.inputs]
+    reshape, xp = primitives.runtime.reshape, primitives.xp
+
+    def run(*arrays: NativeArray) -> None:
+        operands = [contiguous_copy(xp, x) if is_strided else x for x, is_strided in zip(arrays, strided, strict=False)]
+        arrays = (*operands, arrays[-1])
+        call(primitives, layer, *[reshape(x, shape) for x, shape in zip(arrays, dims, strict=True)])
+
+    return run
+
+
+def contiguous_copy(xp: Any, x: NativeArray) -> NativeArray:
+    """Return a contiguous copy of an array."""
+    copy = xp.empty(x.shape, dtype=x.dtype)
+    copy[...] = x
+    return copy
+
+
+def convolution_layer(step: Step, I: Shape, F: Shape, O: Shape) -> ConvLayer:
+    """Return the layer object of a convolution, with three axes of pixels."""
+    missing = (1,) * (5 - len(I))
+    strides, dilation = (missing + step.attrs[name] for name in ("strides", "dilation"))
+    padding = (0,) * len(missing) + tuple(before for before, _ in step.attrs["padding"])
+    sizes, window, counts = (missing + shape[1:-1] for shape in (I, F, O))
+    backend: Any = None  # no backend checks this object
+    return ConvLayer(backend, step.dtype, (I[-1], I[0], F[-1]), sizes, window, padding, strides, dilation, counts)
+
+
+def pooling_layer(step: Step, op: str, images: Shape) -> PoolLayer:
+    """Return the layer object of a pooling, with three axes of pixels."""
+    C, *sizes, N = images
+    ones = (1,) * (3 - len(sizes))
+    (J, *window), (step_J, *strides), ((pad_J, _), *pads) = (step.attrs[x] for x in ("window", "strides", "padding"))
+    backend: Any = None  # no backend checks this object
+    return PoolLayer(
+        backend,
+        step.compute_dtype,
+        op,
+        N,
+        (C, *ones, *sizes),
+        (J, *ones, *window),
+        (pad_J, *(0 for _ in ones), *(before for before, _ in pads)),
+        (step_J, *ones, *strides),
+        step.attrs["ceil"],
+    )
