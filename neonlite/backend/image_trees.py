@@ -256,8 +256,8 @@ def as_images(be: BackendBase, method: str, *operands: OperandLike, layout: str)
     if not all(3 <= x.ndim <= 5 and x.ndim == xs[0].ndim for x in xs):
         expected = "images (C, H, W, N)" if layout == "CHWN" else "images (N, C, H, W)"
         raise ValueError(
-            f"be.{method}: expected {expected}, or with one or three axes of pixels{', and filters' * (len(xs) > 1)}, got "
-            f"{describe(*xs)}. Reshape a tensor (C H W, N) with be.reshape(x, (C, H, W, N))."
+            f"be.{method}: expected {expected}{', and filters' * (len(xs) > 1)}, or with one or three axes of pixels, "
+            f"got {describe(*xs)}. Reshape a tensor (C H W, N) with be.reshape(x, (C, H, W, N))."
         )
     return [be.transpose(x, (*range(1, x.ndim), 0)) for x in xs] if layout == "NCHW" else xs
 
@@ -302,8 +302,8 @@ def window_options(
         items = [padding] * (n - optional) if hasattr(padding, "__index__") else padding
         if not isinstance(items, tuple | list) or len(items) not in (n, n - optional):
             raise ValueError(
-                f"{where}: expected an integer, one or a pair (before, after) for each of {n - optional} axes, 'same' or "
-                f"'valid', got {padding!r}"
+                f"{where}: expected an integer, 'same', 'valid', or an integer or a pair (before, after) for each of "
+                f"{n - optional} axes, got {padding!r}"
             )
         each = [item if isinstance(item, tuple | list) else (item, item) for item in items]
         if any(len(pair) != 2 for pair in each):

@@ -47,7 +47,7 @@ def convolution_shape(x: Shape, f: Shape, *, strides: Shape, padding: Padding, d
     """(C, *sizes, N), (C / groups, *window, K) -> (K, *counts, N)."""
     if len(x) != len(f) or not 3 <= len(x) <= 5:
         raise ValueError(
-            "expected images (C, H, W, N) and filters (C, R, S, K), or with one or three axes of pixels, got the shapes "
+            "expected images (C, H, W, N) and filters (C, R, S, K), or with one or three axes of pixels, got shapes "
             f"{x} and {f}"
         )
     if x[0] % groups or f[-1] % groups or f[0] * groups != x[0]:
