@@ -120,7 +120,7 @@ def _library_method(op: Op) -> Callable[..., Any]:
             inspect.Parameter(x, kind, default=by_name[x].default, annotation=t + " | None" * (x in optional))
             for x, t in operand_types.items()
         ]
-        + [x.replace(kind=kind, annotation=type(x.default).__name__) for x in attributes]
+        + [x.replace(kind=kind, annotation=_type_of_attribute(op, x)) for x in attributes]
         + [inspect.Parameter("out", kind, default=None, annotation="Tensor | None")],
         return_annotation="OpTreeNode | Tensor",
     )
@@ -135,11 +135,16 @@ def keyword_parameters(op: Op) -> list[inspect.Parameter]:
     return [x for x in parameters if x.kind is x.KEYWORD_ONLY]
 
 
+def _type_of_attribute(op: Op, parameter: inspect.Parameter) -> str:
+    """Return the type of an attribute: that of its default; a composite op reduces one axis, several or all."""
+    return "AxisLike" if parameter.name == "axis" and op.formula is not None else type(parameter.default).__name__
+
+
 def _check_attribute(op: Op, a: Operand, parameter: inspect.Parameter, value: Any) -> Any:
     """Return the value of an attribute, of the type of its default; an axis as an integer >= 0."""
     name, where = parameter.name, f"be.{op.method}: {parameter.name}"
     if name == "axis":
-        return check_axes(a, value, op.method) if type(parameter.default) is tuple else check_axis(a, value, op.method)
+        return (check_axis if op.formula is None else check_axes)(a, value, op.method)
     if name in CHOICES:
         return one_of(where, value, CHOICES[name])
     if isinstance(parameter.default, float):
@@ -169,7 +174,7 @@ PARAMETER_DOCS = {
         "negative ones count from the end."
     ),
     "values": "values : Tensor, OpTreeNode, scalar or array\n    The values to search for.",
-    "axis": "axis : int, tuple of int or None, default {axis}\n    The axes to reduce; None for all axes.",
+    "axis": "axis : int, tuple of int or None, default {axis}\n    The axes; None for all axes.",
     "gamma": "gamma : Tensor, OpTreeNode, scalar or array, optional\n    The scale, which broadcasts to x.",
     "beta": "beta : Tensor, OpTreeNode, scalar or array, optional\n    The shift, which broadcasts to x.",
     "t": "t : Tensor, OpTreeNode, scalar or array\n    The probabilities, of the shape of x.",
@@ -214,13 +219,15 @@ def make_docstring(op: Op, method: Callable[..., Any]) -> str:
         if is_product
         else "with the shape that the op's shape rule gives"
         if op.kind == "library"
+        else "with the shape of the formula"
+        if op.kind == "composite"
         else "of the operands' broadcast shape"
         if "b" in parameters
         else "of the operand's shape"
     )
     entries = [
         f"axis : int, default {parameter.default}\n    The axis."
-        if name == "axis" and not is_reduction
+        if name == "axis" and not is_reduction and op.formula is None
         else PARAMETER_DOCS[name].format(operand=operand, axis=parameter.default)
         for name, parameter in parameters.items()
         if name != "be"

@@ -426,15 +426,15 @@ class OpMethods(BackendBase):
         """Return the hyperbolic cosine of x."""
 
     @overload
-    def cross_entropy(self, a: OperandLike, t: OperandLike, axis: int = 0, out: None = None) -> OpTreeNode:
+    def cross_entropy(self, a: OperandLike, t: OperandLike, axis: AxisLike = 0, out: None = None) -> OpTreeNode:
         """Return the mean cross-entropy of the softmax of x with the probabilities t: -mean(sum(t log_softmax(x)))."""
 
     @overload
-    def cross_entropy(self, a: OperandLike, t: OperandLike, axis: int = 0, *, out: Tensor) -> Tensor:
+    def cross_entropy(self, a: OperandLike, t: OperandLike, axis: AxisLike = 0, *, out: Tensor) -> Tensor:
         """Return the mean cross-entropy of the softmax of x with the probabilities t: -mean(sum(t log_softmax(x)))."""
 
     @overload
-    def cross_entropy(self, a: OperandLike, t: OperandLike, axis: int, out: Tensor) -> Tensor:
+    def cross_entropy(self, a: OperandLike, t: OperandLike, axis: AxisLike, out: Tensor) -> Tensor:
         """Return the mean cross-entropy of the softmax of x with the probabilities t: -mean(sum(t log_softmax(x)))."""
 
     @overload
@@ -706,7 +706,7 @@ class OpMethods(BackendBase):
         a: OperandLike,
         gamma: OperandLike | None = None,
         beta: OperandLike | None = None,
-        axis: tuple = (0,),
+        axis: AxisLike = 0,
         eps: float = 1e-05,
         out: None = None,
     ) -> OpTreeNode:
@@ -718,7 +718,7 @@ class OpMethods(BackendBase):
         a: OperandLike,
         gamma: OperandLike | None = None,
         beta: OperandLike | None = None,
-        axis: tuple = (0,),
+        axis: AxisLike = 0,
         eps: float = 1e-05,
         *,
         out: Tensor,
@@ -727,7 +727,13 @@ class OpMethods(BackendBase):
 
     @overload
     def layer_norm(
-        self, a: OperandLike, gamma: OperandLike | None, beta: OperandLike | None, axis: tuple, eps: float, out: Tensor
+        self,
+        a: OperandLike,
+        gamma: OperandLike | None,
+        beta: OperandLike | None,
+        axis: AxisLike,
+        eps: float,
+        out: Tensor,
     ) -> Tensor:
         """Return (x - mean) / sqrt(variance + eps) gamma + beta along an axis."""
 
@@ -788,15 +794,15 @@ class OpMethods(BackendBase):
         """Return log2 x."""
 
     @overload
-    def log_softmax(self, a: OperandLike, axis: tuple = (0,), out: None = None) -> OpTreeNode:
+    def log_softmax(self, a: OperandLike, axis: AxisLike = 0, out: None = None) -> OpTreeNode:
         """Return x - ln sum(e^x) along an axis, without overflow."""
 
     @overload
-    def log_softmax(self, a: OperandLike, axis: tuple = (0,), *, out: Tensor) -> Tensor:
+    def log_softmax(self, a: OperandLike, axis: AxisLike = 0, *, out: Tensor) -> Tensor:
         """Return x - ln sum(e^x) along an axis, without overflow."""
 
     @overload
-    def log_softmax(self, a: OperandLike, axis: tuple, out: Tensor) -> Tensor:
+    def log_softmax(self, a: OperandLike, axis: AxisLike, out: Tensor) -> Tensor:
         """Return x - ln sum(e^x) along an axis, without overflow."""
 
     @overload
@@ -840,15 +846,15 @@ class OpMethods(BackendBase):
         """Return 1 where exactly one of x and y is not 0, else 0."""
 
     @overload
-    def logsumexp(self, a: OperandLike, axis: tuple = (0,), out: None = None) -> OpTreeNode:
+    def logsumexp(self, a: OperandLike, axis: AxisLike = 0, out: None = None) -> OpTreeNode:
         """Return ln sum(e^x) along an axis, without overflow; -inf where all elements are -inf."""
 
     @overload
-    def logsumexp(self, a: OperandLike, axis: tuple = (0,), *, out: Tensor) -> Tensor:
+    def logsumexp(self, a: OperandLike, axis: AxisLike = 0, *, out: Tensor) -> Tensor:
         """Return ln sum(e^x) along an axis, without overflow; -inf where all elements are -inf."""
 
     @overload
-    def logsumexp(self, a: OperandLike, axis: tuple, out: Tensor) -> Tensor:
+    def logsumexp(self, a: OperandLike, axis: AxisLike, out: Tensor) -> Tensor:
         """Return ln sum(e^x) along an axis, without overflow; -inf where all elements are -inf."""
 
     @overload
@@ -1141,18 +1147,18 @@ class OpMethods(BackendBase):
 
     @overload
     def rms_norm(
-        self, a: OperandLike, gamma: OperandLike | None = None, axis: tuple = (0,), eps: float = 1e-05, out: None = None
+        self, a: OperandLike, gamma: OperandLike | None = None, axis: AxisLike = 0, eps: float = 1e-05, out: None = None
     ) -> OpTreeNode:
         """Return x / sqrt(mean(x^2) + eps) gamma along an axis."""
 
     @overload
     def rms_norm(
-        self, a: OperandLike, gamma: OperandLike | None = None, axis: tuple = (0,), eps: float = 1e-05, *, out: Tensor
+        self, a: OperandLike, gamma: OperandLike | None = None, axis: AxisLike = 0, eps: float = 1e-05, *, out: Tensor
     ) -> Tensor:
         """Return x / sqrt(mean(x^2) + eps) gamma along an axis."""
 
     @overload
-    def rms_norm(self, a: OperandLike, gamma: OperandLike | None, axis: tuple, eps: float, out: Tensor) -> Tensor:
+    def rms_norm(self, a: OperandLike, gamma: OperandLike | None, axis: AxisLike, eps: float, out: Tensor) -> Tensor:
         """Return x / sqrt(mean(x^2) + eps) gamma along an axis."""
 
     @overload
@@ -1288,15 +1294,15 @@ class OpMethods(BackendBase):
         """Return the sign of the determinant of square matrices, of shape (..., 1, 1)."""
 
     @overload
-    def softmax(self, a: OperandLike, axis: tuple = (0,), out: None = None) -> OpTreeNode:
+    def softmax(self, a: OperandLike, axis: AxisLike = 0, out: None = None) -> OpTreeNode:
         """Return e^x / sum(e^x) along an axis, without overflow."""
 
     @overload
-    def softmax(self, a: OperandLike, axis: tuple = (0,), *, out: Tensor) -> Tensor:
+    def softmax(self, a: OperandLike, axis: AxisLike = 0, *, out: Tensor) -> Tensor:
         """Return e^x / sum(e^x) along an axis, without overflow."""
 
     @overload
-    def softmax(self, a: OperandLike, axis: tuple, out: Tensor) -> Tensor:
+    def softmax(self, a: OperandLike, axis: AxisLike, out: Tensor) -> Tensor:
         """Return e^x / sum(e^x) along an axis, without overflow."""
 
     @overload

@@ -9,12 +9,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from neonlite.ops.functions import widen_half
+from neonlite.ops.shapes import normalize_axes
 
 if TYPE_CHECKING:
     from neonlite.backend.base import BackendBase
     from neonlite.ops.functions import Gradients
-    from neonlite.ops.shapes import Axes
-    from neonlite.typing import Operand
+    from neonlite.typing import AxisLike, Operand
 
 GELU_SCALE, GELU_CUBE = math.sqrt(8 / math.pi), 0.044715
 GELU_LIMIT = 25  # beyond it the logistic function is 0 or 1, and the cube could overflow
@@ -28,33 +28,33 @@ def narrow(be: BackendBase, z: Operand, x: Operand) -> Operand:
 # --- softmax ---
 
 
-def softmax(be: BackendBase, x: Operand, *, axis: Axes = (0,)) -> Operand:
+def softmax(be: BackendBase, x: Operand, *, axis: AxisLike = 0) -> Operand:
     """Return ``e^x / sum(e^x)``."""
     wide = widen_half(be, x)
     e = be.exp(wide - be.stop_gradient(be.max(wide, axis=axis)))
     return narrow(be, e / be.sum(e, axis=axis), x)
 
 
-def grad_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: Axes) -> Gradients:
+def grad_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike) -> Gradients:
     """Return ``z (dz - sum(z dz))``."""
     dz, z = widen_half(be, dz), widen_half(be, z)
     return (z * (dz - be.sum(z * dz, axis=axis)),)
 
 
-def log_softmax(be: BackendBase, x: Operand, *, axis: Axes = (0,)) -> Operand:
+def log_softmax(be: BackendBase, x: Operand, *, axis: AxisLike = 0) -> Operand:
     """Return ``x - ln sum(e^x)``."""
     wide = widen_half(be, x)
     shifted = wide - be.stop_gradient(be.max(wide, axis=axis))
     return narrow(be, shifted - be.log(be.sum(be.exp(shifted), axis=axis)), x)
 
 
-def grad_log_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: Axes) -> Gradients:
+def grad_log_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike) -> Gradients:
     """Return ``dz - e^z sum(dz)``."""
     dz, z = widen_half(be, dz), widen_half(be, z)
     return (dz - be.exp(z) * be.sum(dz, axis=axis),)
 
 
-def logsumexp(be: BackendBase, x: Operand, *, axis: Axes = (0,)) -> Operand:
+def logsumexp(be: BackendBase, x: Operand, *, axis: AxisLike = 0) -> Operand:
     """Return ``ln sum(e^x)``; -inf where all elements are -inf."""
     wide = widen_half(be, x)
     largest = be.stop_gradient(be.max(wide, axis=axis))
@@ -62,11 +62,12 @@ def logsumexp(be: BackendBase, x: Operand, *, axis: Axes = (0,)) -> Operand:
     return narrow(be, largest + be.log(be.sum(be.exp(wide - largest), axis=axis)), x)
 
 
-def cross_entropy(be: BackendBase, x: Operand, t: Operand, *, axis: int = 0) -> Operand:
+def cross_entropy(be: BackendBase, x: Operand, t: Operand, *, axis: AxisLike = 0) -> Operand:
     """Return ``-mean(sum(t log_softmax(x)))``, the mean over all but the classes."""
     wide = widen_half(be, x)
     total = be.sum(t * be.log_softmax(wide, axis=axis))
-    return narrow(be, total * (-x.shape[axis] / math.prod(x.shape)), x)
+    num_classes = math.prod(x.shape[a] for a in normalize_axes(axis, x.ndim))
+    return narrow(be, total * (-num_classes / math.prod(x.shape)), x)
 
 
 # --- activation functions ---
@@ -113,7 +114,7 @@ def layer_norm(
     gamma: Operand | None = None,
     beta: Operand | None = None,
     *,
-    axis: Axes = (0,),
+    axis: AxisLike = 0,
     eps: float = 1e-5,
 ) -> Operand:
     """Return ``(x - mean) / sqrt(variance + eps) gamma + beta``."""
@@ -124,7 +125,7 @@ def layer_norm(
 
 
 def rms_norm(
-    be: BackendBase, x: Operand, gamma: Operand | None = None, *, axis: Axes = (0,), eps: float = 1e-5
+    be: BackendBase, x: Operand, gamma: Operand | None = None, *, axis: AxisLike = 0, eps: float = 1e-5
 ) -> Operand:
     """Return ``x / sqrt(mean(x^2) + eps) gamma``."""
     wide = widen_half(be, x)
@@ -145,7 +146,7 @@ def group_norm(
     C, N, wide = x.shape[0], x.shape[-1], widen_half(be, x)
     if C % groups:
         raise ValueError(f"expected a number of groups that divides the {C} channels, got {groups}")
-    z: Any = layer_norm(be, be.reshape(wide, (groups, -1, N)), axis=(1,), eps=eps)
+    z: Any = layer_norm(be, be.reshape(wide, (groups, -1, N)), axis=1, eps=eps)
     z = be.reshape(z, (C, -1, N))
     shape = (C, 1, 1)
     gamma, beta = (p if p is None else be.reshape(p, shape) for p in (gamma, beta))
