@@ -377,7 +377,7 @@ def test_the_objects_of_a_package_are_of_built_in_classes(package):
 
 # --- the table is complete ---
 
-KINDS = {"elementwise", "reduction", "view", "library", "random", "structural"}
+KINDS = {"elementwise", "reduction", "view", "library", "random", "structural", "composite"}
 FOR_DERIVATIVES = {"slice", "slice_backward", "scatter_add"}  # made by views and rules, not by hand
 FOR_DERIVATIVES |= {"scatter_add_along_axis", "cofactors_backward"}
 
@@ -393,9 +393,11 @@ def test_every_row_is_complete():
         assert op.kind in KINDS, op
         assert op.doc, op
         assert op.sample_range[0] < op.sample_range[1], op
-        assert (op.grad is missing_gradient) == (op.kind == "structural"), op
+        assert (op.kind == "composite") == (op.formula is not None), op
+        assert (op.grad is missing_gradient) == (op.kind == "structural" or op.opens_to_differentiate), op
         if op.kind != "structural" and op.arity > 0 and op.kind != "random":
-            found = [p for p in inspect.signature(op.run).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+            f = op.formula or op.run
+            found = [p for p in inspect.signature(f).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
             assert len([p for p in found[1:] if p.name not in names]) == op.arity, op
 
 

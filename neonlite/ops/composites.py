@@ -1,6 +1,6 @@
 """The composite rows of the op table: the formula of each, and derivatives that are faster than the formula's.
 
-A formula is evaluated as any op-tree is. ``new_composite`` casts operands of 16-bit floats to float32, so that the
+A formula is evaluated as any op-tree is. ``evaluate_formula`` casts operands of 16-bit floats to float32, so that the
 result is rounded once, at the end; ``Autodiff`` does so for the derivatives.
 """
 
@@ -87,7 +87,8 @@ def grad_silu(be: BackendBase, dz: Operand, z: Operand, x: Operand) -> Gradients
 
 def leaky_relu(be: BackendBase, x: Operand, *, slope: float = 0.01) -> Operand:
     """Return ``max(x, 0) + slope min(x, 0)``."""
-    return be.maximum(x, 0) + slope * be.minimum(x, 0)
+    y = be.maximum(x, 0)
+    return y + slope * be.minimum(x, 0) if slope else y
 
 
 def elu(be: BackendBase, x: Operand, *, alpha: float = 1.0) -> Operand:
