@@ -23,6 +23,9 @@ STRUCTURE_BYTES = 600  # measured size of a structure and its key, without the i
 SHARED_LEAF_BYTES = 8  # of each index
 
 
+traces: dict[int, Any] = {}  # {thread: the ``Trace`` of the function of ``nl.jit`` that it traces}
+
+
 class Info(dict[str, Any]):
     """The op dict of a node, shared by all nodes of the same structure, with attributes for planning.
 

@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Iterator
 from contextlib import suppress
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -27,7 +28,7 @@ from neonlite.ops.shapes import (
     transpose_shape,
 )
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.tree_structure import Info, matrix_transpose_axes
+from neonlite.tree_structure import Info, matrix_transpose_axes, traces
 from neonlite.typing import ArrayLike, DTypeLike, IndexLike, NativeArray, NumPyArray, ShapeLike
 
 if TYPE_CHECKING:
@@ -287,6 +288,11 @@ class Tensor(TensorBase):
 
     # --- conversion ---
 
+    def _check_readable(self) -> None:
+        """Raise TypeError if this thread traces a function, in which tensors have no values."""
+        if traces and (trace := traces.get(get_ident())) is not None:
+            trace.refuse_read(self)
+
     def get(self) -> NumPyArray:
         """Return a copy of the values as a NumPy array.
 
@@ -300,6 +306,7 @@ class Tensor(TensorBase):
         IndexError
             On a GPU, an earlier op used an index out of range.
         """
+        self._check_readable()
         array: NumPyArray = self.backend.runtime.get(read_chwn(self))
         return array.view(OneElement) if array.size == 1 else array
 
@@ -313,6 +320,7 @@ class Tensor(TensorBase):
         numpy.ndarray
             An array of the tensor's shape and dtype. Do not write to it.
         """
+        self._check_readable()
         try:
             return self.backend.runtime.numpy_view(read_chwn(self))
         except (BufferError, TypeError, RuntimeError):
@@ -320,6 +328,7 @@ class Tensor(TensorBase):
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NumPyArray:
         """Convert to a NumPy array, which shares the memory if the runtime allows it and ``copy`` is not True."""
+        self._check_readable()
         array = None
         if not copy and (dtype is None or np.dtype(dtype) == np.dtype(self.info.dtype)):
             with suppress(BufferError, TypeError, RuntimeError):
