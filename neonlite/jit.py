@@ -42,7 +42,7 @@ class Argument(Tensor):
         self.function = function
 
     @property
-    def storage(self) -> Any:  # type: ignore[override]
+    def storage(self) -> Any:
         """Raise RuntimeError: it has no values."""
         raise RuntimeError(
             f"{self.function}: expected an argument that is used in the call only, got {self.name}, which a call has "
@@ -71,7 +71,8 @@ class Trace:
         written = self.written.get(id(x.allocation))
         if written is None:
             return x
-        views, base = [], x
+        views: list[Any] = []
+        base = x
         while True:
             for t, value in written:
                 if t is base or overlap(t, base) == "exact":

@@ -155,8 +155,7 @@ class ParameterLayer(Layer):
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the buffer of the outputs, and the parameters unless the network has allocated them."""
         super().allocate(shared_outputs)
-        if not self.is_allocated:
-            allocate_parameters([self])
+        self.allocate_parameters()
         for spec, parameter in zip(self.parameter_specs(), self.parameters, strict=True):
             meaning, way_out = (
                 f" for inputs of shape {self.in_shape}",
@@ -165,6 +164,10 @@ class ParameterLayer(Layer):
             check_shape(f"{self.name}: {spec.name}", parameter, spec.shape, meaning, way_out)
         if accumulate_updates and not self.grad_accumulators:
             self.grad_accumulators = [self.be.zeros_like(x, name=f"{x.name}, accumulated") for x in self.gradients]
+
+    def allocate_parameters(self) -> None:
+        if not self.is_allocated:
+            allocate_parameters([self])
 
     @property
     def num_parameters(self) -> int:
