@@ -35,7 +35,7 @@ __all__ = [
 
 _LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.messages"}
 _LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.contraction")
-_LAZY_NAMES |= {"jit": "neonlite.jit"}
+_LAZY_NAMES |= {"jit": "neonlite.programs"}
 
 if TYPE_CHECKING:
     from neonlite import array_api as array_api
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from neonlite.contraction import einsum as einsum
     from neonlite.contraction import tensordot as tensordot
     from neonlite.contraction import transpose as transpose
-    from neonlite.jit import jit as jit
+    from neonlite.programs import jit as jit
     from neonlite.messages import logger as logger
     from neonlite.models import Model as Model
 else:

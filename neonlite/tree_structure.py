@@ -343,8 +343,8 @@ class Triple:
         >>> import neonlite as nl
         >>> be = nl.gen_backend("cpu")
         >>> x = be.array([[1, 2]], name="x")
-        >>> print(be.mish(x).pp(), be.mish(x).open("mish").pp())
-        (mish x) (x * (tanh (softplus x)))
+        >>> print(be.silu(x).pp(), be.silu(x).open("silu").pp())
+        (silu x) (x * (sig x))
         """
         unknown = [name for name in names if name not in OPS or OPS[name].formula is None]
         if unknown:

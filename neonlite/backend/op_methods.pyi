@@ -922,14 +922,6 @@ class OpMethods(BackendBase):
         """Return the elementwise minimum of x and y."""
 
     @overload
-    def mish(self, a: OperandLike, out: None = None) -> OpTreeNode:
-        """Return x tanh(ln(1 + e^x))."""
-
-    @overload
-    def mish(self, a: OperandLike, out: Tensor) -> Tensor:
-        """Return x tanh(ln(1 + e^x))."""
-
-    @overload
     def mod(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
         """Return x - y floor(x / y), with the sign of y; 0 for integers where y is 0."""
 
@@ -1459,14 +1451,6 @@ class OpMethods(BackendBase):
     @overload
     def svd_vh(self, a: OperandLike, full_matrices: bool, out: Tensor) -> Tensor:
         """Return vh of the singular value decomposition x = u diag(s) vh: the right singular vectors, as rows."""
-
-    @overload
-    def swish(self, a: OperandLike, out: None = None) -> OpTreeNode:
-        """Return x / (1 + e^-x)."""
-
-    @overload
-    def swish(self, a: OperandLike, out: Tensor) -> Tensor:
-        """Return x / (1 + e^-x)."""
 
     @overload
     def take(self, a: OperandLike, indices: ArrayLike, axis: int | None = None, out: None = None) -> OpTreeNode:

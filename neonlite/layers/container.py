@@ -201,7 +201,10 @@ class LayerContainer(Layer):
         return all(layer.container is self for layer in self.layers) and all(layer.owns_layers for layer in inner)
 
     def allocate_parameters(self) -> None:
-        allocate_parameters([x for x in self.leaves() if isinstance(x, ParameterLayer) and not x.is_allocated])
+        leaves = self.leaves()
+        allocate_parameters([x for x in leaves if isinstance(x, ParameterLayer) and not x.is_allocated])
+        for leaf in leaves:
+            leaf.allocate_parameters()
 
     @checks_arguments
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:

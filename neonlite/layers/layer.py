@@ -647,7 +647,7 @@ class Layer(WeightOwner, DeltaOwner):
         return self._evaluate(given)
 
     def allocate_parameters(self) -> None:
-        """Allocate and initialize the parameters of the layer, or of all layers in it, that are not allocated yet."""
+        """Allocate the parameters and the other tensors that the formula reads, unless they are allocated."""
 
     @defers_interrupt
     def _evaluate(self, x: Tensors) -> LayerOutputs:
@@ -841,6 +841,8 @@ def as_columns(where: str, x: Operand, shape: Any) -> Operand:
     if x.ndim != 2 or x.shape[0] != rows or x.shape[1] % steps:
         expected = f"({rows}, N)" if steps == 1 else f"({rows}, {steps} N)"
         raise ValueError(f"{where}: expected inputs {expected}, for the layer shape {shape}, got {describe(x)}.")
+    if not x.shape[1]:
+        raise ValueError(f"{where}: expected inputs with one column or more, got {describe(x)}.")
     return x
 
 

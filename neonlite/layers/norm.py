@@ -145,8 +145,11 @@ class BatchNorm(RunningStatistics, NormalizationBase):
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
-        self.init_params(self.nfm)
         self.flat_inputs = self.scratch = None  # outputs and batch size may have changed
+
+    def allocate_parameters(self) -> None:
+        super().allocate_parameters()
+        self.init_params(self.nfm)
 
     def init_params(self, nfm: int) -> None:
         """Allocate the statistics unless they exist, and set ``allparams``."""
