@@ -110,8 +110,10 @@ class Tensor(TensorBase):
         False if writing another tensor of the same memory may discard the values.
     rounding : bool
         neon's flag for stochastic rounding; it has no effect.
+    states : list of Tensor, optional
+        Of a parameter: the states of its optimizer.
     updates : (str, int), optional
-        Of a parameter with optimizer states: the kind of optimizer that they belong to, and its number of updates.
+        Of a parameter: the kind of optimizer that the states belong to, and its number of updates.
 
     Examples
     --------
@@ -127,8 +129,20 @@ class Tensor(TensorBase):
     info: Info
     _min_dims = 2
     __slots__ = (
-        "__weakref__", "allocation", "base", "info", "name", "persist_values", "rounding", "span", "storage",
-        "storage_offset", "strides", "updates", "view_op",
+        "__weakref__",
+        "allocation",
+        "base",
+        "info",
+        "name",
+        "persist_values",
+        "rounding",
+        "span",
+        "states",
+        "storage",
+        "storage_offset",
+        "strides",
+        "updates",
+        "view_op",
     )  # fmt: skip
 
     def __init__(
@@ -157,6 +171,7 @@ class Tensor(TensorBase):
         self.span: tuple[int, int] = span or info.attrs["span"]
         self.persist_values = True
         self.rounding = False
+        self.states: list[Tensor] | None = None
         self.updates: tuple[str, int] | None = None
 
     @property
@@ -519,6 +534,7 @@ class Tensor(TensorBase):
             copied = be.array(self, self.info.dtype)
         for name in ("name", "persist_values", "rounding", "updates"):
             setattr(copied, name, getattr(self, name))
+        copied.states = copy.deepcopy(self.states, memo)
         return copied
 
     def hist(self, tag: str) -> Tensor:

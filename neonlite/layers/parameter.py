@@ -108,7 +108,7 @@ class ParameterLayer(Layer):
     W, dW : Tensor
         The weights and their gradient. Assignment copies values into them.
     states : list
-        The optimizer states of the parameters.
+        The optimizer states of W, or a list of those of each parameter.
     """
 
     has_params = True
@@ -120,7 +120,6 @@ class ParameterLayer(Layer):
         super().__init__(name, parallelism)
         self.init: Any = self.initial_values(init)
         self.weight_shape: tuple[int, ...] | Any = None
-        self.states: list[Any] = []
 
     def initial_values(self, init: InitLike | None) -> InitLike | None:
         """Return initial values, an initializer for the name of one; TypeError or ValueError if they are not valid.
@@ -186,12 +185,14 @@ class ParameterLayer(Layer):
 
     def get_params(self) -> Parameter | list[Parameter]:
         """Return ``((W, dW), states)``, or a list of these for a layer with several parameters."""
-        pairs = [(getattr(self, name), getattr(self, gradient)) for name, gradient in self.parameter_names]
-        if len(pairs) == 1:
-            return pairs[0], self.states
-        while len(self.states) < len(pairs):
-            self.states.append([])
-        return list(zip(pairs, self.states, strict=True))
+        pairs = zip(self.parameters, self.gradients, strict=True)
+        params = [(pair, [] if pair[0] is None else states_of(pair[0])) for pair in pairs]
+        return params[0] if len(params) == 1 else params
+
+    @property
+    def states(self) -> list[Any]:
+        params = self.get_params()
+        return [states for _, states in params] if isinstance(params, list) else params[1]
 
     @property
     def persistent_tensors(self) -> dict[str, Tensor]:
@@ -228,6 +229,13 @@ class ParameterLayer(Layer):
                 setattr(self, name, params[name])
 
         atomic(write)
+
+
+def states_of(w: Tensor) -> list[Tensor]:
+    """Return the list of the optimizer states of a parameter."""
+    if w.states is None:
+        w.states = []
+    return w.states
 
 
 def allocate_parameters(layers: Sequence[ParameterLayer]) -> None:
