@@ -420,7 +420,10 @@ class GradientCache:
         # references, so that no new node gets an id that is in known_values
         self.known_nodes = [node for node in values if node is not op_tree]
         self.leaves = {
-            id(x): x for node in postorder(op_tree, opens=OPENED) for x in operands_of(node) if isinstance(x, Tensor)
+            id(x): x
+            for node in postorder(op_tree, opens=OPENED)
+            for x in (() if OPENED(node.info.op_def) else (node.left, node.right))
+            if isinstance(x, Tensor)
         }
         self.leaves_of_root: dict[int, list[Tensor]] = {}
         for leaf in self.leaves.values():
