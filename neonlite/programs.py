@@ -19,7 +19,7 @@ from neonlite.backend import base
 from neonlite.backend.base import BackendBase, Untracked
 from neonlite.backend.cache import Cache
 from neonlite.backend.planning.assignment import add_error_context, check_assignable, find_plan, pair_values, run_plan
-from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.tensor import Tensor, overlap, parse_index
 from neonlite.backend.transaction import atomic
 from neonlite.backend.validation import check_open, function
 from neonlite.messages import describe
@@ -52,6 +52,31 @@ class Argument(Tensor):
     @storage.setter
     def storage(self, value: object) -> None:
         """Ignore the array, None."""
+
+    # views are op-trees, as there is no memory to view
+
+    def __getitem__(self, index: Any) -> Any:
+        be: Any = self.backend
+        parsed = parse_index(self, index)
+        if parsed is None:
+            raise TypeError(
+                f"{self.function}: expected integers and slices as an index of {self.name}, got {describe(index)}. Use "
+                "be.take."
+            )
+        slices, dropped = parsed
+        shape = [count for _, count, _ in slices]
+        for axis in reversed(dropped):
+            if len(shape) > self._min_dims:
+                del shape[axis]
+        return be.reshape(be.build("slice", self, index=tuple(slices)), tuple(shape))
+
+    def reshape(self, *shape: Any) -> Any:
+        return self.backend.reshape(self, *shape)
+
+    def permute(self, axes: tuple[int, ...]) -> Any:
+        return self.backend.transpose(self, axes)
+
+    _permute = permute
 
 
 class Trace:
