@@ -11,6 +11,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import pairwise
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
@@ -364,21 +365,27 @@ class Autodiff:
         return self.be.where(dz, dx, 0)
 
     def _accumulate_views(self, x: Tensor, grads: dict[int, Operand]) -> Operand:
-        """Return the gradient of a tensor as the sum over all leaves that are views of the same memory."""
-        leaves = [leaf for leaf in self._cache.leaves_of_root.get(id(x.root), ()) if id(leaf) in grads]
+        """Return the gradient of a tensor as the sum over all leaves that share memory with it."""
+        if id(x) in grads and id(x.root) in self._cache.roots_of_disjoint_leaves:
+            return grads[id(x)]
+        views = self._cache.leaves_of_root.get(id(x.root), ())
+        leaves = [leaf for leaf in views if id(leaf) in grads and overlap(x, leaf) != "none"]
         if not leaves:
             return self.be.zeros(x.shape, dtype=x.info.dtype)
-        if len(leaves) == 1 and leaves[0] is x:
-            return grads[id(x)]
-        parts: list[Operand] = []  # the gradients of the tensor that owns the memory
+        steps = {id(leaf): list(view_steps(leaf)) for leaf in leaves}
+        are_views = all(leaf is x or any(base is x for base, _, _ in steps[id(leaf)]) for leaf in leaves)
+        owner = x if are_views else x.root
+        parts: list[Operand] = []  # the gradients of the owner
         for leaf in leaves:
-            dx = grads[id(leaf)]
-            for parent, op, attrs in view_steps(leaf):
+            dx, t = grads[id(leaf)], leaf
+            for parent, op, attrs in steps[id(leaf)]:
+                if t is owner:
+                    break
                 node, rule = self.be.build(op, parent, **attrs), OPS[op].grad or missing_gradient
-                dx = self._unbroadcast(rule(self.be, dx, node, parent, **attrs)[0], parent)
+                dx, t = self._unbroadcast(rule(self.be, dx, node, parent, **attrs)[0], parent), parent
             parts.append(dx)
         total = reduce(add, parts)
-        for _, op, attrs in reversed(list(view_steps(x))):
+        for _, op, attrs in [] if are_views else reversed(list(view_steps(x))):
             total = self.be.build(op, total, **attrs)
         return total
 
@@ -430,15 +437,25 @@ class GradientCache:
         # references, so that no new node gets an id that is in known_values
         self.known_nodes = [node for node in values if node is not op_tree]
         self.leaves = {
-            id(x): x for node in postorder(op_tree, opens=OPENED) for x in operands_of(node) if isinstance(x, Tensor)
+            id(x): x
+            for node in postorder(op_tree, opens=OPENED)
+            for x in (() if OPENED(node.info.op_def) else (node.left, node.right))
+            if isinstance(x, Tensor)
         }
         self.leaves_of_root: dict[int, list[Tensor]] = {}
         for leaf in self.leaves.values():
             self.leaves_of_root.setdefault(id(leaf.root), []).append(leaf)
+        self.roots_of_disjoint_leaves = {root for root, views in self.leaves_of_root.items() if are_disjoint(views)}
         # the last request: the ids of its tensors, the tensors, and their gradients
         self.requested_ids: tuple[int, ...] | None = None
         self.requested: Sequence[Tensor] = ()
         self.gradients: list[Operand] = []
+
+
+def are_disjoint(tensors: Sequence[Tensor]) -> bool:
+    """Return whether tensors of one memory share no element."""
+    spans = sorted(t.span for t in tensors)
+    return all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 def operands_of(z: OpTreeNode) -> tuple[Any, ...]:

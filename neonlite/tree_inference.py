@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, INT_DTYPES, LIMITS, dtype_bits, promote_types
 from neonlite.messages import NO_COMPLEX, describe, owners, truncate_message
 from neonlite.ops import OPS, SHAPE_FN_BY_KIND, Op
 from neonlite.ops.shapes import at_least_2d
-from neonlite.tree_structure import STATIC_INTS, Above, Attrs, Below, Info, Leaves, RandomSource, flatten_pairs, info_of
+from neonlite.tree_structure import (
+    STATIC_INTS,
+    Above,
+    Attrs,
+    Below,
+    Info,
+    Leaves,
+    RandomSource,
+    flatten_pairs,
+    info_of,
+    traces,
+)
 
 if TYPE_CHECKING:
     from neonlite.backend.base import BackendBase
@@ -47,6 +59,10 @@ def as_leaf(
     except AttributeError:
         info = None
     if type(info) is Info:
+        if traces and (trace := traces.get(get_ident())) is not None:
+            x = trace.read(x)
+            if hasattr(x, "leaves"):  # the value that the traced function has assigned
+                return x.info, x.leaves, x
         return info, {id(x): x}, x
     if isinstance(x, bool) or type(x).__name__ == "bool":  # and numpy.bool
         return int(x), NO_LEAVES, int(x)

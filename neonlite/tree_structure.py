@@ -23,6 +23,9 @@ STRUCTURE_BYTES = 600  # measured size of a structure and its key, without the i
 SHARED_LEAF_BYTES = 8  # of each index
 
 
+traces: dict[int, Any] = {}  # {thread: the ``Trace`` of the function of ``nl.jit`` that it traces}
+
+
 class Info(dict[str, Any]):
     """The op dict of a node, shared by all nodes of the same structure, with attributes for planning.
 
@@ -345,8 +348,8 @@ class Triple:
         >>> import neonlite as nl
         >>> be = nl.gen_backend("cpu")
         >>> x = be.array([[1, 2]], name="x")
-        >>> print(be.mish(x).pp(), be.mish(x).open("mish").pp())
-        (mish x) (x * (tanh (softplus x)))
+        >>> print(be.silu(x).pp(), be.silu(x).open("silu").pp())
+        (silu x) (x * (sig x))
         """
         unknown = [name for name in names if name not in OPS or OPS[name].formula is None]
         if unknown:

@@ -1034,14 +1034,6 @@ class OpMethods(BackendBase):
         """Return the elementwise minimum of x and y."""
 
     @overload
-    def mish(self, a: OperandLike, out: None = None) -> OpTreeNode:
-        """Return x tanh(ln(1 + e^x))."""
-
-    @overload
-    def mish(self, a: OperandLike, out: Tensor) -> Tensor:
-        """Return x tanh(ln(1 + e^x))."""
-
-    @overload
     def mod(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
         """Return x - y floor(x / y), with the sign of y; 0 for integers where y is 0."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
@@ -197,6 +197,11 @@ class MultiHeadAttention(ParameterLayer):
             self.list_heads(self.attention_weights),
             self.list_heads(self.dropped_weights),
         )
+        self.allocate_parameters()
+
+    def allocate_parameters(self) -> None:
+        super().allocate_parameters()
+        be, (_, T), H = self.be, self.in_shape, self.heads
         if self.causal and (self.causal_mask is None or self.causal_mask.shape != (T, T)):
             step = be.array(list(range(T)))
             self.causal_mask = be.zeros((T, T), name=f"{self.name}.causal_mask")
@@ -265,20 +270,26 @@ class MultiHeadAttention(ParameterLayer):
     # (cpu, one thread, float32: 2 to 8 heads, 16 to 256 features, 8 to 128 time steps, 4 to 128 sequences).
 
     def formula(self, x: Tensor) -> Operand:
-        return self.build_output(x, dropout=self.keep < 1)
+        """Return the outputs, with the dropout mask that ``fprop`` has drawn."""
+        return self.build_output(x, lambda weights: self.dropout_mask.T)
+
+    def training_formula(self, x: Any) -> Operand:
+        """Return the outputs, with a dropout mask that the op-tree draws."""
+        return self.build_output(x, lambda weights: self.be.rand(weights.shape) < self.keep)
 
     def inference_formula(self, x: Tensor) -> Operand:
-        return self.build_output(x, dropout=False)
+        """Return the outputs without dropout."""
+        return self.build_output(x)
 
-    def build_output(self, x: Tensor, dropout: bool) -> Operand:
+    def build_output(self, x: Tensor, mask_of: Callable[[Operand], Operand] | None = None) -> Operand:
         """Return the outputs as an op-tree.
 
         Parameters
         ----------
         x : Tensor or op-tree
             Inputs (F, T N).
-        dropout : bool
-            Apply the last dropout mask to the attention weights.
+        mask_of : callable, optional
+            Returns the dropout mask of the attention weights (heads, N, t, s).
         """
         be, (F, T), mask = self.be, self.in_shape, self.get_attention_mask()
 
@@ -292,8 +303,8 @@ class MultiHeadAttention(ParameterLayer):
         scores = q @ k.T * self.scale
         scores = scores if self.alibi_bias is None else scores - self.alibi_bias.T
         weights = be.softmax(scores, -1) if mask is None else be.masked_softmax(scores, mask.T, -1)
-        if dropout:
-            weights = weights * self.dropout_mask.T * (1 / self.keep)
+        if mask_of is not None and self.keep < 1:
+            weights = weights * mask_of(weights) * (1 / self.keep)
         context = be.reshape(be.transpose(weights @ v, (0, 3, 2, 1)), (F, -1))
         y = be.dot(self.W_out, context)
         return y if self.bias is None else y + self.b_out

@@ -313,7 +313,7 @@ def attention(op: Op) -> Iterator[Case]:
 
 
 MAKERS |= dict.fromkeys(("softmax", "log_softmax", "logsumexp", "cross_entropy", "layer_norm", "rms_norm"), along_axes)
-MAKERS |= dict.fromkeys(("silu", "gelu", "leaky_relu", "elu", "softplus", "mish"), activations)
+MAKERS |= dict.fromkeys(("silu", "gelu", "leaky_relu", "elu", "softplus"), activations)
 MAKERS |= dict.fromkeys(("batch_norm", "group_norm", "instance_norm"), channel_norms)
 MAKERS |= {"masked_softmax": masked_axes, "attention": attention}
 
