@@ -23,8 +23,9 @@ from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label, listed
 from neonlite.name_hints import AUTODIFF, add_hints
 from neonlite.ops import OPS, missing_gradient
+from neonlite.ops.functions import widen_half
 from neonlite.ops.shapes import reduction_shape
-from neonlite.optree import Operand, OpTreeNode, create_node, postorder
+from neonlite.optree import Operand, OpTreeNode, copy_node, postorder
 from neonlite.typing import NumPyArray
 
 if TYPE_CHECKING:
@@ -83,34 +84,42 @@ class Autodiff:
         grads = self.backpropagate({id(leaf) for root in roots for leaf in leaves_of_root.get(root, ())})
         return [self._accumulate_views(x, grads) for x in tensors]
 
-    def backpropagate(self, leaves: set[int]) -> dict[int, Operand]:
+    def backpropagate(
+        self, leaves: set[int], root: OpTreeNode | None = None, error: Operand | None = None
+    ) -> dict[int, Operand]:
         """Return the gradients with respect to the given leaves and the nodes that depend on them.
 
         Parameters
         ----------
         leaves : set of int
             The ids of leaves.
+        root, error : OpTreeNode and Operand, optional
+            Instead of the tree and ``next_error``: the formula of a composite op below ``where``, and its gradient.
 
         Returns
         -------
         dict
             {id of a leaf or node: its gradient}, by reverse accumulation.
         """
-        nodes = [z for z in postorder(self.op_tree, opens=OPENED) if z.op != "pair"]
+        top = self.op_tree if root is None else root
+        nodes = [(z, operands_of(z)) for z in postorder(top, opens=OPENED) if z.op != "pair"]
         reachable = set(leaves)  # the leaves, and every node that depends on them
-        for z in nodes:
-            if any(id(x) in reachable for x in operands_of(z)):
+        for z, operands in nodes:
+            if any(id(x) in reachable for x in operands):
                 reachable.add(id(z))
-        grads: dict[int, Operand] = {id(self.op_tree): self.next_error}
-        masked: set[int] = set()  # operands of ``where``, and what they are computed from: 0 where it selects others
-        for z in reversed(nodes):
-            dz, rule = grads.get(id(z)), z.info.op_def.grad
-            if dz is None or rule is None or id(z) not in reachable:
+        grads: dict[int, Operand] = {id(top): self.next_error if error is None else error}
+        # operands of ``where``, and what they are computed from: 0 where it selects others
+        masked: set[int] = set() if root is None else {id(root)}
+        for z, operands in reversed(nodes):
+            dz, op = grads.get(id(z)), z.info.op_def
+            if dz is None or op.grad is None or id(z) not in reachable or id(z) in leaves:
                 continue
-            is_opened = z.info.op_def.opens_to_differentiate
-            input_grads = (dz,) if is_opened else self._apply_rule(rule, z, dz)
             is_masked = id(z) in masked or z.op == "where"
-            for x, dx in zip(operands_of(z), input_grads, strict=True):
+            input_grads: tuple[Operand | None, ...] = (dz,)
+            if not op.opens_to_differentiate:
+                opens = is_masked and op.formula is not None
+                input_grads = self._differentiate_formula(z, dz) if opens else self._apply_rule(op.grad, z, dz)
+            for x, dx in zip(operands, input_grads, strict=True):
                 if dx is not None and id(x) in reachable:
                     if is_masked:
                         masked.add(id(x))
@@ -124,10 +133,12 @@ class Autodiff:
         known = self._cache.known_values
         if rule is missing_gradient:
             raise NotImplementedError(f"the op {z.op!r} was defined without a derivative. Pass grad= to be.define_op.")
-        values = [known.get(id(x), x) for x in (z, *z.operands)]
-        if values[0] is self.op_tree:  # a copy, as the cache on the tree must not refer to the tree
-            values[0] = create_node(OPS[z.op], z.left, z.right, tuple(z.info.attrs.items()), self.be)
-        grads = rule(self.be, dz, *values, **z.info.attrs)
+        values = [dz, *(known.get(id(x), x) for x in (z, *z.operands))]
+        if values[1] is self.op_tree:
+            values[1] = copy_node(z)  # as the cache on the tree must not refer to the tree
+        if z.info.op_def.formula is not None:  # type: ignore[union-attr]
+            values = [widen_half(self.be, x) for x in values]
+        grads = rule(self.be, *values, **z.info.attrs)
         check_input_grads(z, grads)
         return grads
 
@@ -147,6 +158,11 @@ class Autodiff:
         return self.be.broadcast_to(dx, x.shape)
 
     # --- how it is made fast, and the rest ---
+
+    def _differentiate_formula(self, z: OpTreeNode, dz: Operand) -> tuple[Operand | None, ...]:
+        """Return the gradients of the operands of a composite op by its formula, each op of which is masked."""
+        grads = self.backpropagate({id(x) for x in z.operands if isinstance(x, Operand)}, z.opened, dz)
+        return tuple(grads.pop(id(x), None) for x in z.operands)  # the first of equal operands gets the gradient
 
     def back_prop_grad(self, tensors: Variables, gradients: Tensor | Sequence[Tensor]) -> None:
         """Evaluate the gradients with respect to some tensors into given tensors, all in one plan.
@@ -341,7 +357,7 @@ class Autodiff:
 
         ``where`` has the gradient 0 at elements that it does not select, and 0 times infinity would be NaN.
         """
-        kind = OPS[z.op].kind
+        kind = z.info.op_def.kind  # type: ignore[union-attr]
         if z.op == "where" or kind not in ("elementwise", "reduction") or is_finite_multiple(dx, dz):
             return dx
         if kind == "reduction":
@@ -416,7 +432,8 @@ class GradientCache:
         self.next_error = next_error
         self.allow_unused = allow_unused
         self.known_values = {id(node): tensor for node, tensor in values.items()}
-        self.known_values |= {id(z.opened): tensor for z, tensor in values.items() if OPENED(z.info.op_def)}
+        opened = [z for z in values if isinstance(z, OpTreeNode) and OPENED(z.info.op_def)]
+        self.known_values |= {id(z.opened): values[z] for z in opened}
         # references, so that no new node gets an id that is in known_values
         self.known_nodes = [node for node in values if node is not op_tree]
         self.leaves = {

@@ -18,8 +18,6 @@ from neonlite.layers.merge import MergeSum, SkipNode
 from neonlite.layers.norm import LayerNorm
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.weights import accumulates
-from neonlite.messages import describe
-from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand
 
 
@@ -59,25 +57,7 @@ def attention(q: Operand, k: Operand, v: Operand, mask: Operand | None = None) -
     """
     for name, x in {"q": q, "k": k, "v": v}.items():
         instance(f"attention: {name}", x, Operand, "a tensor or an op-tree")
-    if q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[:-2] != k.shape[:-2]:
-        raise ValueError(
-            f"attention: expected q (..., T, d), k (..., S, d) and v (..., S, e), got q {describe(q)}, "
-            f"k {describe(k)}, v {describe(v)}"
-        )
-    return masked_softmax(q @ k.T * (1 / math.sqrt(q.shape[-1])), mask, -1) @ v
-
-
-def masked_softmax(scores: Operand, mask: Operand | None, axis: int) -> Operand:
-    """Return the softmax of scores along an axis over the elements where the mask is 1; zeros if it is 0 everywhere."""
-    be = scores.backend
-    if mask is None:
-        return be.softmax(scores, axis)
-    dtype = scores.info.dtype
-    scores = be.where(mask, widen_half(be, scores), -math.inf)
-    largest = be.stop_gradient(be.max(scores, axis=axis))
-    e = be.exp(scores - be.where(be.finite(largest), largest, 0))
-    total = be.sum(e, axis=axis)
-    return be.astype(e / be.where(total == 0, 1, total), dtype)
+    return q.backend.attention(q, k, v, mask)
 
 
 class MultiHeadAttention(ParameterLayer):
@@ -322,7 +302,7 @@ class MultiHeadAttention(ParameterLayer):
         q, k, v = project(0), project(1), project(2)
         scores = q @ k.T * self.scale
         scores = scores if self.alibi_bias is None else scores - self.alibi_bias.T
-        weights = masked_softmax(scores, None if mask is None else mask.T, -1)
+        weights = be.softmax(scores, -1) if mask is None else be.masked_softmax(scores, mask.T, -1)
         if mask_of is not None and self.keep < 1:
             weights = weights * mask_of(weights) * (1 / self.keep)
         context = be.reshape(be.transpose(weights @ v, (0, 3, 2, 1)), (F, -1))
@@ -370,7 +350,7 @@ class MultiHeadAttention(ParameterLayer):
             be.batched_dot(k.T, q, weights)
         scores = self.scale * self.attention_weights
         scores = scores if self.alibi_bias is None else scores - self.alibi_bias
-        self.attention_weights[:] = masked_softmax(scores, mask, 2)
+        self.attention_weights[:] = be.softmax(scores, 2) if mask is None else be.masked_softmax(scores, mask, 2)
         if self.keep < 1 and not inference:
             draw_minibatch_mask(be, self.dropout_mask, self.keep, self.dropout_mask.shape, axis=1)
             self.dropped_weights[:] = self.attention_weights * self.dropout_mask * (1 / self.keep)
