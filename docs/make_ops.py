@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from neonlite import Backend
-from neonlite.backend.tree_methods import TreeMethods
+from neonlite.backend.op_methods import HAND_WRITTEN
 from neonlite.explorer import format_gradient_rule, operand_names
 from neonlite.ops import OP_TABLE, SYNONYMS, Op, missing_gradient
 
@@ -125,7 +125,7 @@ def text() -> str:
     excluded = {op.method for op in OP_TABLE} | {"build"}
     composite = [
         f"| {names(name)} | {cell((inspect.getdoc(f) or '').splitlines()[0].removeprefix('Return ').rstrip('.'))} |"
-        for name, f in vars(TreeMethods).items()
+        for name, f in HAND_WRITTEN.items()
         if inspect.isfunction(f) and name not in excluded
     ]
     return HEAD + "\n".join(rows) + "\n" + MADE + "\n".join(composite) + "\n"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.base import BackendBase
 from neonlite.backend.tree_operands import as_operand
 from neonlite.backend.validation import boolean, integer, one_of
 from neonlite.messages import describe
-from neonlite.optree import Operand
+from neonlite.optree import Operand, OpTreeNode
 from neonlite.typing import OperandLike
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 Sizes = int | Sequence[int]
 Padding = int | str | Sequence[int | tuple[int, int]]
-Layout = Literal["CHWN", "NCHW"]
 
 
 class ImageTreeMethods(BackendBase):
@@ -33,7 +32,7 @@ class ImageTreeMethods(BackendBase):
         groups: int = 1,
         layout: str = "CHWN",
         out: Tensor | None = None,
-    ) -> Operand:
+    ) -> OpTreeNode | Tensor:
         """Return the convolution of images with filters, which are not flipped (a correlation).
 
         ``z[k, p, n] = sum_{c, r} x[c, strides p + dilation r - padding, n] f[c, r, k]``, for one to three axes of
@@ -90,7 +89,7 @@ class ImageTreeMethods(BackendBase):
         groups: int = 1,
         layout: str = "CHWN",
         out: Tensor | None = None,
-    ) -> Operand:
+    ) -> OpTreeNode | Tensor:
         """Return the transposed convolution of images: each pixel adds its multiple of the filters to the result.
 
         It is the gradient of ``conv`` with respect to its images, for images of the size ``(P - 1) strides - before -
@@ -136,7 +135,7 @@ class ImageTreeMethods(BackendBase):
         ceil: bool = False,
         layout: str = "CHWN",
         out: Tensor | None = None,
-    ) -> Operand:
+    ) -> OpTreeNode | Tensor:
         """Return the maximum, the mean or the Euclidean norm of each window. Padding is excluded, also from the mean.
 
         The error of a maximum goes to the first largest pixel of its window.
@@ -209,7 +208,7 @@ class ImageTreeMethods(BackendBase):
         bpower: float = 1.0,
         layout: str = "CHWN",
         out: Tensor | None = None,
-    ) -> Operand:
+    ) -> OpTreeNode | Tensor:
         """Return images normalized by the squares in neighboring channels: ``x (1 + ascale / depth sum x^2)^-bpower``.
 
         The sum is over ``depth`` channels, from ``depth // 2`` before each.

@@ -9,7 +9,7 @@ from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
-from neonlite.dtypes import HALF_DTYPES
+from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.ops.shapes import Shape
 from neonlite.typing import NativeArray
 
@@ -48,11 +48,14 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> C
     name, attrs = step.op.name, step.attrs
     if name not in CONVOLUTIONS and name not in POOLINGS:
         return None
-    if step.compute_dtype in HALF_DTYPES and not primitives.runtime.supports_half:
+    halves = () if primitives.runtime.supports_half else HALF_DTYPES
+    if step.compute_dtype not in FLOAT_DTYPES or step.compute_dtype in halves:
         return None
     if attrs.get("groups", 1) > 1 or not attrs.get("mean", True) or any(a != b for a, b in attrs["padding"]):
         return None
     shapes = [*map(plan.shape, step.inputs), step.shape]
+    if any(0 in shape for shape in shapes):
+        return None
     layer: Any
     if name in CONVOLUTIONS:
         roles, call = CONVOLUTIONS[name]
