@@ -11,7 +11,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import reduce
-from operator import add
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
 from neonlite.backend import base
@@ -29,6 +29,8 @@ from neonlite.typing import NumPyArray
 if TYPE_CHECKING:
     from neonlite.array_api import Array
 
+
+OPENED = attrgetter("opens_to_differentiate")  # whether the derivative of an op is that of its formula
 
 # what to differentiate with respect to: one or several tensors, or variables of neonlite.array_api
 Variables: TypeAlias = "Tensor | Array | Sequence[Tensor] | Sequence[Array]"
@@ -93,10 +95,10 @@ class Autodiff:
         dict
             {id of a leaf or node: its gradient}, by reverse accumulation.
         """
-        nodes = [z for z in postorder(self.op_tree) if z.op != "pair"]
+        nodes = [z for z in postorder(self.op_tree, opens=OPENED) if z.op != "pair"]
         reachable = set(leaves)  # the leaves, and every node that depends on them
         for z in nodes:
-            if any(id(x) in reachable for x in z.operands):
+            if any(id(x) in reachable for x in operands_of(z)):
                 reachable.add(id(z))
         grads: dict[int, Operand] = {id(self.op_tree): self.next_error}
         masked: set[int] = set()  # operands of ``where``, and what they are computed from: 0 where it selects others
@@ -104,9 +106,10 @@ class Autodiff:
             dz, rule = grads.get(id(z)), z.info.op_def.grad
             if dz is None or rule is None or id(z) not in reachable:
                 continue
-            input_grads = self._apply_rule(rule, z, dz)
+            is_opened = z.info.op_def.opens_to_differentiate
+            input_grads = (dz,) if is_opened else self._apply_rule(rule, z, dz)
             is_masked = id(z) in masked or z.op == "where"
-            for x, dx in zip(z.operands, input_grads, strict=True):
+            for x, dx in zip(operands_of(z), input_grads, strict=True):
                 if dx is not None and id(x) in reachable:
                     if is_masked:
                         masked.add(id(x))
@@ -406,10 +409,11 @@ class GradientCache:
         self.next_error = next_error
         self.allow_unused = allow_unused
         self.known_values = {id(node): tensor for node, tensor in values.items()}
+        self.known_values |= {id(z.opened): tensor for z, tensor in values.items() if OPENED(z.info.op_def)}
         # references, so that no new node gets an id that is in known_values
         self.known_nodes = [node for node in values if node is not op_tree]
         self.leaves = {
-            id(x): x for node in postorder(op_tree) for x in (node.left, node.right) if isinstance(x, Tensor)
+            id(x): x for node in postorder(op_tree, opens=OPENED) for x in operands_of(node) if isinstance(x, Tensor)
         }
         self.leaves_of_root: dict[int, list[Tensor]] = {}
         for leaf in self.leaves.values():
@@ -418,6 +422,11 @@ class GradientCache:
         self.requested_ids: tuple[int, ...] | None = None
         self.requested: Sequence[Tensor] = ()
         self.gradients: list[Operand] = []
+
+
+def operands_of(z: OpTreeNode) -> tuple[Any, ...]:
+    """Return the operands to which a gradient is passed: of an opened composite op, the op-tree of its formula."""
+    return (z.opened,) if OPENED(z.info.op_def) else z.operands
 
 
 def is_array(x: object) -> TypeGuard[Any]:

@@ -27,12 +27,13 @@ from neonlite.tree_inference import (
     SEQUENCES,
     as_leaf,
     backend_of,
+    composite_info,
     infer_info,
     not_an_operand,
     unchecked_info,
     unknown_op,
 )
-from neonlite.tree_structure import STATIC_INTS, Attrs, Info, Leaves, Triple, matrix_transpose_axes
+from neonlite.tree_structure import STATIC_INTS, Attrs, Info, Leaves, Triple, flatten_pairs, matrix_transpose_axes
 from neonlite.tree_structure import postorder as postorder
 from neonlite.typing import AxisLike, DTypeLike, NumPyArray, OperandLike, ShapeLike, Tensor
 
@@ -64,6 +65,20 @@ def new_node(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -
     node.info = infer_info(op, a, b, attrs, be)
     node.left, node.right = a, b
     node.leaves = unite_leaves(leaves_of(a), leaves_of(b))
+    return node
+
+
+def new_composite(op: Op, a: Any, b: Any, attrs: Attrs, be: Any) -> OpTreeNode:
+    """Return the node of a composite op, with the op-tree of its formula, of which it has the leaves."""
+    operands, formula = flatten_pairs(a, b), op.formula
+    be = be or backend_of(*operands)
+    opened: Any = formula(be, *operands, **dict(attrs))  # type: ignore[misc]
+    node: OpTreeNode = _new(OpTreeNode)
+    node.opened = opened if isinstance(opened, OpTreeNode) else opened * 1
+    node.left, node.right, node.leaves = a, b, node.opened.leaves
+    key = (op, node.opened.info, attrs)
+    info = be.structures.get(key)
+    node.info = be.structures.add(key, composite_info(op, node.opened.info, attrs, b)) if info is None else info
     return node
 
 
@@ -526,6 +541,8 @@ def create_node(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None
     if info is None:
         if key_a is NotImplemented or key_b is NotImplemented:
             return NotImplemented
+        if op.formula is not None:
+            return new_composite(op, a, b, attrs, be)
         node = new_node(op, a, b, attrs, be)
         if leaves is not None:
             node.info = node.info.be.structures.add(key, node.info)

@@ -146,6 +146,15 @@ def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: BackendBase | None) -> 
     return info
 
 
+def composite_info(op: Op, opened: Info, attrs: Attrs, b: object) -> Info:
+    """Return the Info of a composite op whose formula has the Info ``opened``."""
+    info = Info(shape=opened.shape, op=op.name, **dict(attrs))
+    info.op_def, info.attrs, info.be, info.operand_types = op, dict(attrs), opened.be, ()
+    info.shape, info.dtype, info.compute_dtype = opened.shape, opened.dtype, opened.dtype
+    info.find, info.num_children = opened.find, 1 + (b is not None)
+    return info
+
+
 def infer_dtypes(op: Op, operands: Sequence[str | type], default: str, attrs: dict[str, Any]) -> tuple[str, str]:
     """Return (compute dtype, result dtype): the promoted dtype of the operands, and the dtype of the result.
 

@@ -138,12 +138,13 @@ class Triple:
     tree`` and ``isinstance(x, list | tuple)`` of other libraries would read a tuple as several values.
     """
 
-    __slots__ = ("__weakref__", "_autodiff", "_large_plan", "_value", "info", "leaves", "left", "right")
+    __slots__ = ("__weakref__", "_autodiff", "_large_plan", "_value", "info", "leaves", "left", "opened", "right")
 
     info: Info  # the op dict with the attributes for planning
     left: Any
     right: Any
     leaves: Leaves | None  # None for more than MAX_TRACKED_LEAVES
+    opened: Any  # of a composite op: the op-tree of its formula
     _autodiff: Any  # the ``GradientCache`` of the last ``Autodiff``
     _value: Any  # the tensor of an array that this constant was evaluated to
     _large_plan: Any  # (key, plan) of a plan that is too large for the cache of the backend
@@ -321,6 +322,41 @@ class Triple:
                 built[id(node)] = node if a is node.left and b is node.right else self._rebuild(node.info, a, b)
         return built[id(self)]
 
+    def open(self, *names: str) -> Self:
+        """Return the tree with composite ops, such as ``softmax``, replaced by the op-trees of their formulas.
+
+        Parameters
+        ----------
+        *names : str
+            The ops to open; by default all.
+
+        Returns
+        -------
+        OpTreeNode
+            The tree, of the same value.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> x = be.array([[1, 2]], name="x")
+        >>> print(be.mish(x).pp(), be.mish(x).open("mish").pp())
+        (mish x) (x * (tanh (softplus x)))
+        """
+        unknown = [name for name in names if name not in OPS or OPS[name].formula is None]
+        if unknown:
+            composite = ", ".join(op.name for op in OPS.values() if op.formula is not None)
+            raise ValueError(f"tree.open: expected names of composite ops, {composite}, got {', '.join(unknown)}")
+        built: dict[int, Any] = {}
+        for node in postorder(self, opens=lambda op: op.formula is not None and op.name in (names or OPS)):
+            if node.info.op_def.formula is not None and (not names or node.op in names):
+                built[id(node)] = built[id(node.opened)]
+            else:
+                a, b = (built.get(id(x), x) for x in (node.left, node.right))
+                is_same = a is node.left and b is node.right
+                built[id(node)] = node if is_same else self._rebuild(node.info, a, b)
+        return built[id(self)]
+
     def key(self) -> Hashable:
         """Return a hashable key of the tree.
 
@@ -389,8 +425,15 @@ def matrix_transpose_axes(ndim: int) -> Axes:
     return (*range(ndim - 2), ndim - 1, ndim - 2)
 
 
-def postorder(*trees: object) -> Iterator[Any]:
+def opened_anyway(op: Op) -> bool:
+    """Return whether an op is composite."""
+    return op.formula is not None
+
+
+def postorder(*trees: object, opens: Callable[[Op], bool] | None = None) -> Iterator[Any]:
     """Yield every distinct node once, operands before the ops that use them, without recursion.
+
+    The operand of a composite op for which ``opens(op)`` is true is the op-tree of its formula.
 
     Examples
     --------
@@ -408,7 +451,10 @@ def postorder(*trees: object) -> Iterator[Any]:
             yield x
         elif isinstance(x, Triple) and id(x) not in seen:
             seen.add(id(x))
-            stack += [(x, True), (x.right, False), (x.left, False)]
+            if opens is not None and opens(x.info.op_def):  # type: ignore[arg-type]
+                stack += [(x, True), (x.opened, False)]
+            else:
+                stack += [(x, True), (x.right, False), (x.left, False)]
 
 
 OperandId = int | Constant  # an earlier instruction (0, 1, ...), a leaf (-1, -2, ...), or a static integer
@@ -428,7 +474,7 @@ class Instruction(NamedTuple):
 def lower_to_instructions(
     trees: Iterable[Any], leaves: Leaves | None = None
 ) -> tuple[list[Instruction], Leaves, list[OperandId]]:
-    """Return trees as (instructions, leaves, ids of the results), with equal sub-trees merged.
+    """Return trees as (instructions, leaves, ids of the results): equal sub-trees are merged, composite ops opened.
 
     Leaves are numbered in the order of ``leaves``, else of appearance.
     """
@@ -446,9 +492,11 @@ def lower_to_instructions(
         return leaf_ids.setdefault(id(x), -len(leaves))
 
     trees = list(trees)
-    for node in postorder(*trees):
+    for node in postorder(*trees, opens=opened_anyway):
         info = node.info
-        if info.op_def is not OPS["pair"]:
+        if info.op_def.formula is not None:
+            node_ids[id(node)] = operand_id(node.opened)  # type: ignore[assignment]
+        elif info.op_def is not OPS["pair"]:
             attrs, ids = tuple(info.attrs.items()), tuple(map(operand_id, node.operands))
             instruction = Instruction(info.op_def, attrs, ids, info.shape, info.dtype, info.compute_dtype)
             node_ids[id(node)] = instruction_ids.setdefault(instruction, len(instruction_ids))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from neonlite.backend.image_trees import ImageTreeMethods
 from neonlite.backend.tree_methods import TreeMethods
 from neonlite.backend.tree_operands import as_indices, as_operand, build_node, check_axes, check_axis
-from neonlite.backend.validation import boolean, integer, one_of, reject_options
+from neonlite.backend.validation import boolean, check_number, integer, one_of, reject_options
 from neonlite.name_hints import hide_unknown
-from neonlite.ops import OP_TABLE, SHAPE_FN_BY_KIND, SYNONYMS, Op
+from neonlite.ops import OP_TABLE, OPS, SHAPE_FN_BY_KIND, SYNONYMS, Op
 from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.typing import AxisLike, OperandLike
 
@@ -80,7 +80,10 @@ def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
 
 
 def _library_method(op: Op) -> Callable[..., Any]:
-    """Return the method of a library op: its parameters are those of ``op.run``, with "a" and "b" for x and y."""
+    """Return the method of a library or composite op: its parameters are those of ``op.run``, or of its formula.
+
+    They are named "a" and "b" for x and y. Optional operands follow the others.
+    """
 
     def method(be: BackendBase, *args: Any, **kwargs: Any) -> OpTreeNode | Tensor:
         if not kwargs.keys() <= signature.parameters.keys():
@@ -89,21 +92,36 @@ def _library_method(op: Op) -> Callable[..., Any]:
         bound = signature.bind(be, *args, **kwargs)
         bound.apply_defaults()
         values, out = bound.arguments, bound.arguments.pop("out")
+        given = [x for x in operand_names if values[x] is not None or x not in optional]
+        if given != operand_names[: len(given)]:
+            raise TypeError(
+                f"be.{op.method}: expected {operand_names[len(given) - 1]} as well as {given[-1]}, got None"
+            )
         operands = [
             as_indices(be, values[x], op.method, x) if x == "indices" else as_operand(be, values[x], op.method)
-            for x in operand_names
+            for x in given
         ]
         attrs = tuple((x.name, _check_attribute(op, operands[0], x, values[x.name])) for x in attributes)
-        return build_node(be, op, *operands, *[None] * (2 - len(operands)), out, attrs)
+        first, *rest = operands
+        while len(rest) > 1:
+            rest[-2:] = [build_node(be, OPS["pair"], *rest[-2:])]
+        return build_node(be, op, first, rest[0] if rest else None, out, attrs)
 
-    parameters, attributes = list(inspect.signature(op.run).parameters.values())[1:], keyword_parameters(op)
-    operand_names = [{"x": "a", "y": "b"}.get(x.name, x.name) for x in parameters if x not in attributes]
+    parameters, attributes = (
+        list(inspect.signature(op.formula or op.run).parameters.values())[1:],
+        keyword_parameters(op),
+    )
+    by_name = {{"x": "a", "y": "b"}.get(x.name, x.name): x for x in parameters if x not in attributes}
+    operand_names, optional = [*by_name], {name for name, x in by_name.items() if x.default is None}
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    operand_types = ["ArrayLike" if x == "indices" else "OperandLike" for x in operand_names]
+    operand_types = {x: "ArrayLike" if x == "indices" else "OperandLike" for x in operand_names}
     signature = inspect.Signature(
         [inspect.Parameter("be", kind)]
-        + [inspect.Parameter(x, kind, annotation=t) for x, t in zip(operand_names, operand_types, strict=True)]
-        + [x.replace(kind=kind, annotation=type(x.default).__name__) for x in attributes]
+        + [
+            inspect.Parameter(x, kind, default=by_name[x].default, annotation=t + " | None" * (x in optional))
+            for x, t in operand_types.items()
+        ]
+        + [x.replace(kind=kind, annotation=_type_of_attribute(op, x)) for x in attributes]
         + [inspect.Parameter("out", kind, default=None, annotation="Tensor | None")],
         return_annotation="OpTreeNode | Tensor",
     )
@@ -114,16 +132,24 @@ def _library_method(op: Op) -> Callable[..., Any]:
 
 def keyword_parameters(op: Op) -> list[inspect.Parameter]:
     """Return the keyword-only parameters of an op's forward function: its attributes."""
-    return [x for x in inspect.signature(op.run).parameters.values() if x.kind is x.KEYWORD_ONLY]
+    parameters = inspect.signature(op.formula or op.run).parameters.values()
+    return [x for x in parameters if x.kind is x.KEYWORD_ONLY]
+
+
+def _type_of_attribute(op: Op, parameter: inspect.Parameter) -> str:
+    """Return the type of an attribute: that of its default; a composite op reduces one axis, several or all."""
+    return "AxisLike" if parameter.name == "axis" and op.formula is not None else type(parameter.default).__name__
 
 
 def _check_attribute(op: Op, a: Operand, parameter: inspect.Parameter, value: Any) -> Any:
     """Return the value of an attribute, of the type of its default; an axis as an integer >= 0."""
     name, where = parameter.name, f"be.{op.method}: {parameter.name}"
     if name == "axis":
-        return check_axis(a, value, op.method)
+        return (check_axis if op.formula is None else check_axes)(a, value, op.method)
     if name in CHOICES:
         return one_of(where, value, CHOICES[name])
+    if isinstance(parameter.default, float):
+        return check_number(where, value)
     return boolean(where, value) if isinstance(parameter.default, bool) else integer(where, value, low=-math.inf)
 
 
@@ -131,7 +157,7 @@ def make_method(op: Op) -> Callable[..., Any]:
     """Return the backend method of an op: a function with its name, signature and docstring."""
     if op.has_axis:
         method = _reduction_method(op, reduce_all=op.kind == "reduction")
-    elif op in OP_TABLE and op.kind == "library" and keyword_parameters(op):
+    elif op.formula is not None or (op in OP_TABLE and op.kind == "library" and keyword_parameters(op)):
         method = _library_method(op)
     else:
         method = _unary_method(op) if op.arity == 1 else _binary_method(op)
@@ -149,7 +175,12 @@ PARAMETER_DOCS = {
         "negative ones count from the end."
     ),
     "values": "values : Tensor, OpTreeNode, scalar or array\n    The values to search for.",
-    "axis": "axis : int, tuple of int or None, default {axis}\n    The axes to reduce; None for all axes.",
+    "axis": "axis : int, tuple of int or None, default {axis}\n    The axes; None for all axes.",
+    "gamma": "gamma : Tensor, OpTreeNode, scalar or array, optional\n    The scale, which broadcasts to x.",
+    "beta": "beta : Tensor, OpTreeNode, scalar or array, optional\n    The shift, which broadcasts to x.",
+    "t": "t : Tensor, OpTreeNode, scalar or array\n    The probabilities, of the shape of x.",
+    "eps": "eps : float, default {axis}\n    What is added to the variance.",
+    "groups": "groups : int, default 1\n    The number of groups.",
     "reverse": "reverse : bool, default False\n    Whether to start at the last element.",
     "descending": "descending : bool, default False\n    Whether the largest element is the first.",
     "side": (
@@ -189,13 +220,15 @@ def make_docstring(op: Op, method: Callable[..., Any]) -> str:
         if is_product
         else "with the shape that the op's shape rule gives"
         if op.kind == "library"
+        else "with the shape of the formula"
+        if op.kind == "composite"
         else "of the operands' broadcast shape"
         if "b" in parameters
         else "of the operand's shape"
     )
     entries = [
         f"axis : int, default {parameter.default}\n    The axis."
-        if name == "axis" and not is_reduction
+        if name == "axis" and not is_reduction and op.formula is None
         else PARAMETER_DOCS[name].format(operand=operand, axis=parameter.default)
         for name, parameter in parameters.items()
         if name != "be"
@@ -208,7 +241,8 @@ def make_docstring(op: Op, method: Callable[..., Any]) -> str:
 HAND_WRITTEN = {**vars(ImageTreeMethods), **vars(TreeMethods)}
 
 for _op in OP_TABLE:
-    if _op.has_method and _op.kind in (*SHAPE_FN_BY_KIND, "library") and _op.method not in HAND_WRITTEN:
+    is_generated = _op.kind in (*SHAPE_FN_BY_KIND, "library", "composite") and _op.method not in HAND_WRITTEN
+    if is_generated and _op.has_method:
         setattr(OpMethods, _op.method, make_method(_op))
 for _name, _method in [*HAND_WRITTEN.items(), *vars(OpMethods).items()]:
     for _alias in SYNONYMS.get(_name, ()):

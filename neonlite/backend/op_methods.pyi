@@ -426,6 +426,18 @@ class OpMethods(BackendBase):
         """Return the hyperbolic cosine of x."""
 
     @overload
+    def cross_entropy(self, a: OperandLike, t: OperandLike, axis: AxisLike = 0, out: None = None) -> OpTreeNode:
+        """Return the mean cross-entropy of the softmax of x with the probabilities t: -mean(sum(t log_softmax(x)))."""
+
+    @overload
+    def cross_entropy(self, a: OperandLike, t: OperandLike, axis: AxisLike = 0, *, out: Tensor) -> Tensor:
+        """Return the mean cross-entropy of the softmax of x with the probabilities t: -mean(sum(t log_softmax(x)))."""
+
+    @overload
+    def cross_entropy(self, a: OperandLike, t: OperandLike, axis: AxisLike, out: Tensor) -> Tensor:
+        """Return the mean cross-entropy of the softmax of x with the probabilities t: -mean(sum(t log_softmax(x)))."""
+
+    @overload
     def cumulative_prod(self, a: OperandLike, axis: int = -1, out: None = None) -> OpTreeNode:
         """Return the products of the elements up to each one along an axis (int64 for integers, except uint64)."""
 
@@ -586,6 +598,14 @@ class OpMethods(BackendBase):
         """Return x / y rounded down; 0 for integers where y is 0."""
 
     @overload
+    def gelu(self, a: OperandLike, out: None = None) -> OpTreeNode:
+        """Return x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+
+    @overload
+    def gelu(self, a: OperandLike, out: Tensor) -> Tensor:
+        """Return x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+
+    @overload
     def greater(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
         """Return 1 where x > y, else 0."""
 
@@ -600,6 +620,37 @@ class OpMethods(BackendBase):
     @overload
     def greater_equal(self, a: OperandLike, b: OperandLike, out: Tensor) -> Tensor:
         """Return 1 where x >= y, else 0."""
+
+    @overload
+    def group_norm(
+        self,
+        a: OperandLike,
+        gamma: OperandLike | None = None,
+        beta: OperandLike | None = None,
+        groups: int = 1,
+        eps: float = 1e-05,
+        out: None = None,
+    ) -> OpTreeNode:
+        """Return images (C, H, W, N), each group of channels of each sample normalized."""
+
+    @overload
+    def group_norm(
+        self,
+        a: OperandLike,
+        gamma: OperandLike | None = None,
+        beta: OperandLike | None = None,
+        groups: int = 1,
+        eps: float = 1e-05,
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """Return images (C, H, W, N), each group of channels of each sample normalized."""
+
+    @overload
+    def group_norm(
+        self, a: OperandLike, gamma: OperandLike | None, beta: OperandLike | None, groups: int, eps: float, out: Tensor
+    ) -> Tensor:
+        """Return images (C, H, W, N), each group of channels of each sample normalized."""
 
     @overload
     def hypot(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
@@ -648,6 +699,43 @@ class OpMethods(BackendBase):
     @overload
     def isnan(self, a: OperandLike, out: Tensor) -> Tensor:
         """Return 1 where x is NaN, else 0."""
+
+    @overload
+    def layer_norm(
+        self,
+        a: OperandLike,
+        gamma: OperandLike | None = None,
+        beta: OperandLike | None = None,
+        axis: AxisLike = 0,
+        eps: float = 1e-05,
+        out: None = None,
+    ) -> OpTreeNode:
+        """Return (x - mean) / sqrt(variance + eps) gamma + beta along an axis."""
+
+    @overload
+    def layer_norm(
+        self,
+        a: OperandLike,
+        gamma: OperandLike | None = None,
+        beta: OperandLike | None = None,
+        axis: AxisLike = 0,
+        eps: float = 1e-05,
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """Return (x - mean) / sqrt(variance + eps) gamma + beta along an axis."""
+
+    @overload
+    def layer_norm(
+        self,
+        a: OperandLike,
+        gamma: OperandLike | None,
+        beta: OperandLike | None,
+        axis: AxisLike,
+        eps: float,
+        out: Tensor,
+    ) -> Tensor:
+        """Return (x - mean) / sqrt(variance + eps) gamma + beta along an axis."""
 
     @overload
     def left_shift(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
@@ -706,6 +794,18 @@ class OpMethods(BackendBase):
         """Return log2 x."""
 
     @overload
+    def log_softmax(self, a: OperandLike, axis: AxisLike = 0, out: None = None) -> OpTreeNode:
+        """Return x - ln sum(e^x) along an axis, without overflow."""
+
+    @overload
+    def log_softmax(self, a: OperandLike, axis: AxisLike = 0, *, out: Tensor) -> Tensor:
+        """Return x - ln sum(e^x) along an axis, without overflow."""
+
+    @overload
+    def log_softmax(self, a: OperandLike, axis: AxisLike, out: Tensor) -> Tensor:
+        """Return x - ln sum(e^x) along an axis, without overflow."""
+
+    @overload
     def logaddexp(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
         """Return ln(e^x + e^y)."""
 
@@ -747,15 +847,15 @@ class OpMethods(BackendBase):
 
     @overload
     def logsumexp(self, a: OperandLike, axis: AxisLike = 0, out: None = None) -> OpTreeNode:
-        """Return ``ln sum(e^a)`` along an axis, without overflow; -inf where all elements are -inf."""
+        """Return ln sum(e^x) along an axis, without overflow; -inf where all elements are -inf."""
 
     @overload
     def logsumexp(self, a: OperandLike, axis: AxisLike = 0, *, out: Tensor) -> Tensor:
-        """Return ``ln sum(e^a)`` along an axis, without overflow; -inf where all elements are -inf."""
+        """Return ln sum(e^x) along an axis, without overflow; -inf where all elements are -inf."""
 
     @overload
     def logsumexp(self, a: OperandLike, axis: AxisLike, out: Tensor) -> Tensor:
-        """Return ``ln sum(e^a)`` along an axis, without overflow; -inf where all elements are -inf."""
+        """Return ln sum(e^x) along an axis, without overflow; -inf where all elements are -inf."""
 
     @overload
     def matmul(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
@@ -820,6 +920,14 @@ class OpMethods(BackendBase):
     @overload
     def minimum(self, a: OperandLike, b: OperandLike, out: Tensor) -> Tensor:
         """Return the elementwise minimum of x and y."""
+
+    @overload
+    def mish(self, a: OperandLike, out: None = None) -> OpTreeNode:
+        """Return x tanh(ln(1 + e^x))."""
+
+    @overload
+    def mish(self, a: OperandLike, out: Tensor) -> Tensor:
+        """Return x tanh(ln(1 + e^x))."""
 
     @overload
     def mod(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
@@ -1038,6 +1146,22 @@ class OpMethods(BackendBase):
         """Return x rounded to the nearest integer, ties to even."""
 
     @overload
+    def rms_norm(
+        self, a: OperandLike, gamma: OperandLike | None = None, axis: AxisLike = 0, eps: float = 1e-05, out: None = None
+    ) -> OpTreeNode:
+        """Return x / sqrt(mean(x^2) + eps) gamma along an axis."""
+
+    @overload
+    def rms_norm(
+        self, a: OperandLike, gamma: OperandLike | None = None, axis: AxisLike = 0, eps: float = 1e-05, *, out: Tensor
+    ) -> Tensor:
+        """Return x / sqrt(mean(x^2) + eps) gamma along an axis."""
+
+    @overload
+    def rms_norm(self, a: OperandLike, gamma: OperandLike | None, axis: AxisLike, eps: float, out: Tensor) -> Tensor:
+        """Return x / sqrt(mean(x^2) + eps) gamma along an axis."""
+
+    @overload
     def round(self, a: OperandLike, decimals: int = 0, out: None = None) -> OpTreeNode:
         """Return the values rounded to a number of decimal digits, ties to even."""
 
@@ -1130,6 +1254,14 @@ class OpMethods(BackendBase):
         """Return 1 where the sign bit of x is set, also for -0.0, else 0."""
 
     @overload
+    def silu(self, a: OperandLike, out: None = None) -> OpTreeNode:
+        """Return x / (1 + e^-x)."""
+
+    @overload
+    def silu(self, a: OperandLike, out: Tensor) -> Tensor:
+        """Return x / (1 + e^-x)."""
+
+    @overload
     def sin(self, a: OperandLike, out: None = None) -> OpTreeNode:
         """Return the sine of x."""
 
@@ -1163,15 +1295,23 @@ class OpMethods(BackendBase):
 
     @overload
     def softmax(self, a: OperandLike, axis: AxisLike = 0, out: None = None) -> OpTreeNode:
-        """Return ``e^a / sum(e^a)`` along an axis, without overflow."""
+        """Return e^x / sum(e^x) along an axis, without overflow."""
 
     @overload
     def softmax(self, a: OperandLike, axis: AxisLike = 0, *, out: Tensor) -> Tensor:
-        """Return ``e^a / sum(e^a)`` along an axis, without overflow."""
+        """Return e^x / sum(e^x) along an axis, without overflow."""
 
     @overload
     def softmax(self, a: OperandLike, axis: AxisLike, out: Tensor) -> Tensor:
-        """Return ``e^a / sum(e^a)`` along an axis, without overflow."""
+        """Return e^x / sum(e^x) along an axis, without overflow."""
+
+    @overload
+    def softplus(self, a: OperandLike, out: None = None) -> OpTreeNode:
+        """Return ln(1 + e^x)."""
+
+    @overload
+    def softplus(self, a: OperandLike, out: Tensor) -> Tensor:
+        """Return ln(1 + e^x)."""
 
     @overload
     def solve(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
@@ -1319,6 +1459,14 @@ class OpMethods(BackendBase):
     @overload
     def svd_vh(self, a: OperandLike, full_matrices: bool, out: Tensor) -> Tensor:
         """Return vh of the singular value decomposition x = u diag(s) vh: the right singular vectors, as rows."""
+
+    @overload
+    def swish(self, a: OperandLike, out: None = None) -> OpTreeNode:
+        """Return x / (1 + e^-x)."""
+
+    @overload
+    def swish(self, a: OperandLike, out: Tensor) -> Tensor:
+        """Return x / (1 + e^-x)."""
 
     @overload
     def take(self, a: OperandLike, indices: ArrayLike, axis: int | None = None, out: None = None) -> OpTreeNode:

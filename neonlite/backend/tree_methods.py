@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neonlite.backend.base import BackendBase
 from neonlite.backend.tree_operands import (
@@ -12,13 +12,12 @@ from neonlite.backend.tree_operands import (
     as_operands,
     as_rows,
     build_node,
-    check_axes,
     check_axis,
     einsum,
     reduction_size,
 )
 from neonlite.backend.validation import checks_names, integer
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
+from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe
 from neonlite.ops import LN2, OPS
 from neonlite.ops.functions import widen_half
@@ -617,56 +616,6 @@ class TreeMethods(BackendBase):
         variance = _variance(self, x, axis, keepdims, binary)
         return self.astype(self.where(self.equal(variance, 0), 0, self.sqrt(variance)), dtype, out)  # type: ignore[return-value]
 
-    @checks_names
-    def softmax(self, a: OperandLike, axis: AxisLike = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
-        """Return ``e^a / sum(e^a)`` along an axis, without overflow.
-
-        Parameters
-        ----------
-        a : Tensor, OpTreeNode, scalar or array
-            The operand.
-        axis : int, tuple of int or None, default 0
-            The axes; None for all axes.
-        out : Tensor, optional
-            Evaluate into this tensor now, instead of returning an op-tree.
-
-        Returns
-        -------
-        OpTreeNode or Tensor
-            An op-tree of the operand's shape; or ``out``.
-        """
-        a = as_operand(self, a, "softmax")
-        check_axes(a, axis, "softmax")
-        x = widen_half(self, a)
-        e = build_node(self, OPS["exp"], x - _constant_max(self, x, axis))
-        return _to_dtype_of(self, a, e / self.sum(e, axis=axis), out)
-
-    @checks_names
-    def logsumexp(self, a: OperandLike, axis: AxisLike = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
-        """Return ``ln sum(e^a)`` along an axis, without overflow; -inf where all elements are -inf.
-
-        Parameters
-        ----------
-        a : Tensor, OpTreeNode, scalar or array
-            The operand.
-        axis : int, tuple of int or None, default 0
-            The axes; None for all axes.
-        out : Tensor, optional
-            Evaluate into this tensor now, instead of returning an op-tree.
-
-        Returns
-        -------
-        OpTreeNode or Tensor
-            An op-tree with the axes of size 1; or ``out``.
-        """
-        a = as_operand(self, a, "logsumexp")
-        check_axes(a, axis, "logsumexp")
-        x = widen_half(self, a)
-        m: Any = _constant_max(self, x, axis)
-        m = self.where(build_node(self, OPS["finite"], m), m, 0)
-        total = self.sum(build_node(self, OPS["exp"], x - m), axis=axis)
-        return _to_dtype_of(self, a, m + build_node(self, OPS["log"], total), out)
-
     def binarize(
         self, a: OperandLike, stochastic: bool | Tensor = True, out: Tensor | None = None, **ignored: object
     ) -> OpTreeNode | Tensor:
@@ -721,12 +670,3 @@ def _mean(be: BackendBase, a: Operand, axis: AxisLike, keepdims: bool = True) ->
 def _variance(be: BackendBase, a: Operand, axis: AxisLike, keepdims: bool, binary: bool) -> OpTreeNode:
     d = a - _mean(be, a, axis)
     return _mean(be, be.shift(d, d) if binary else be.square(d), axis, keepdims)
-
-
-def _to_dtype_of(be: BackendBase, a: Operand, z: OpTreeNode, out: Tensor | None) -> OpTreeNode | Tensor:
-    """Return z, computed from ``widen_half(a)``, in the dtype of a 16-bit a."""
-    return be.astype(z, a.info.dtype if a.info.dtype in HALF_DTYPES else z.info.dtype, out)
-
-
-def _constant_max(be: BackendBase, a: Operand, axis: AxisLike) -> OpTreeNode:
-    return build_node(be, OPS["stop_gradient"], be.max(a, axis=axis))

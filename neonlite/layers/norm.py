@@ -345,8 +345,7 @@ class LayerNorm(NormalizationBase):
 
     def formula(self, x: Tensor) -> Operand:
         """Return the outputs."""
-        d = x - self.be.mean(x, axis=0)
-        return d / self.be.sqrt(self.be.mean(self.be.square(d), axis=0) + self.eps) * self.gamma + self.beta
+        return self.be.layer_norm(x, self.gamma, self.beta, axis=0, eps=self.eps)
 
     def formula_constants(self) -> tuple[object, ...] | None:
         return (self.eps, self.gamma, self.beta) if type(self).formula is LayerNorm.formula else None

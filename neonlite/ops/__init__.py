@@ -19,12 +19,17 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from neonlite.dtypes import FLOAT_DTYPES
-from neonlite.ops import functions, images, linalg, shapes
+from neonlite.ops import composites, functions, images, linalg, shapes
 from neonlite.ops.shapes import Shape, Strides
 
 
 def missing_gradient(*_: object, **__: object) -> NoReturn:
     """Raise NotImplementedError: the gradient rule of an op that has none."""
+    raise NotImplementedError
+
+
+def opened_instead(*_: object, **__: object) -> NoReturn:
+    """Raise NotImplementedError: the forward function of a composite op, of which the formula is evaluated."""
     raise NotImplementedError
 
 
@@ -39,7 +44,7 @@ class Op:
     name : str
         The name in op-trees: ``{'op': 'sub'}``.
     run : callable
-        The forward function ``run(xp, *operands, **attrs)``.
+        The forward function ``run(xp, *operands, **attrs)``; none for a composite op.
     grad : callable or None
         The gradient rule ``grad(be, dz, z, *operands, **attrs)``; None for a gradient of zero.
     doc : str
@@ -49,9 +54,12 @@ class Op:
         SciPy and neon: "subtract sub"; the op's name by default.
     arity : int, default 1
         The number of operands; -1 for any number.
-    kind : {"elementwise", "reduction", "view", "library", "random", "structural"}
+    kind : {"elementwise", "reduction", "view", "library", "random", "structural", "composite"}
         How executors run it. A view shares the memory of its operand, a library op is called once on complete arrays
-        instead of block by block, and a structural op computes nothing.
+        instead of block by block, and a structural op computes nothing. A composite op is the op-tree of its formula.
+    formula : callable or None
+        Of a composite op: ``formula(be, *operands, **attrs)`` returns its value as an op-tree, which gives its shape,
+        its dtype and, without a gradient rule, its derivative.
     shape_fn, strides_fn, flops_fn : callable or None
         The result's shape, from the operands' shapes and the attributes; the strides of a view,
         ``strides_fn(strides, x_shape, z_shape, **attrs)``; and the floating-point operations,
@@ -80,12 +88,13 @@ class Op:
     """
 
     name: str
-    run: Callable[..., Any]
+    run: Callable[..., Any] = opened_instead
     grad: Callable[..., Any] | None = missing_gradient
     doc: str = ""
     names: str = ""
     arity: int = 1
     kind: str = "elementwise"
+    formula: Callable[..., Any] | None = None
 
     # the result's shape, cost and dtype
     shape_fn: Callable[..., Shape] | None = None
@@ -108,6 +117,11 @@ class Op:
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", self.names or self.name)
         object.__setattr__(self, "method", self.names.split()[0])
+
+    @property
+    def opens_to_differentiate(self) -> bool:
+        """Whether the derivative is that of the formula."""
+        return self.formula is not None and self.grad is missing_gradient
 
     @property
     def has_axis(self) -> bool:
@@ -208,6 +222,7 @@ LIBRARY: dict[str, Any] = {"kind": "library"}
 GATHER: dict[str, Any] = {"kind": "library", "promoted_operands": slice(0, 1), "may_raise": True}
 MATRIX: dict[str, Any] = {"kind": "library", "result_dtype": "float", "compute_dtypes": ("float32", "float64")}
 MATRIX |= {"may_raise": True}
+COMPOSITE: dict[str, Any] = {"kind": "composite"}
 IMAGES: dict[str, Any] = {"kind": "library", "result_dtype": "float"}
 NO_METHOD: dict[str, Any] = {"has_method": False}
 
@@ -414,6 +429,28 @@ OP_TABLE: tuple[Op, ...] = (
        "zeros with the elements of x added at the given indices along an axis: the gradient of take_along_axis",
        arity=2, shape_fn=functions.scatter_add_along_axis_shape, flops_fn=functions.flops_per_operand,
        **GATHER, **NO_METHOD),
+    # --- composite: op-trees with a name ---
+    Op("softmax", grad=composites.grad_softmax, formula=composites.softmax,
+       doc="e^x / sum(e^x) along an axis, without overflow", **COMPOSITE),
+    Op("log_softmax", grad=composites.grad_log_softmax, formula=composites.log_softmax,
+       doc="x - ln sum(e^x) along an axis, without overflow", **COMPOSITE),
+    Op("logsumexp", formula=composites.logsumexp,
+       doc="ln sum(e^x) along an axis, without overflow; -inf where all elements are -inf", **COMPOSITE),
+    Op("cross_entropy", formula=composites.cross_entropy, arity=2,
+       doc="the mean cross-entropy of the softmax of x with the probabilities t: -mean(sum(t log_softmax(x)))",
+       **COMPOSITE),
+    Op("silu", grad=composites.grad_silu, formula=composites.silu, doc="x / (1 + e^-x)", names="silu swish",
+       **COMPOSITE),
+    Op("gelu", grad=composites.grad_gelu, formula=composites.gelu,
+       doc="x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", **COMPOSITE),
+    Op("softplus", formula=lambda be, x: be.logaddexp(x, 0), doc="ln(1 + e^x)", **COMPOSITE),
+    Op("mish", formula=lambda be, x: x * be.tanh(be.softplus(x)), doc="x tanh(ln(1 + e^x))", **COMPOSITE),
+    Op("layer_norm", formula=composites.layer_norm, arity=-1,
+       doc="(x - mean) / sqrt(variance + eps) gamma + beta along an axis", **COMPOSITE),
+    Op("rms_norm", formula=composites.rms_norm, arity=-1,
+       doc="x / sqrt(mean(x^2) + eps) gamma along an axis", **COMPOSITE),
+    Op("group_norm", formula=composites.group_norm, arity=-1,
+       doc="images (C, H, W, N), each group of channels of each sample normalized", **COMPOSITE),
     # --- images (C, *sizes, N) ---
     Op("conv", images.run_convolution,
        images.grad_convolution, "the correlation of images (C, H, W, N) with filters (C, R, S, K)", arity=2,

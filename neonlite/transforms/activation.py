@@ -323,18 +323,13 @@ class SiLU(Transform):
     """
 
     def __call__(self, x: Operand) -> Operand:
-        return x * self.be.sig(x)
-
-    def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Operand:
-        x = self.require_input(x)
-        s = self.be.sig(x)
-        return error * (s * (1 + x * (1 - s)))
+        return self.be.silu(x)
 
 
 class GELU(Transform):
     """Gaussian error linear unit, tanh approximation: ``f(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``.
 
-    It differs by less than 5e-4 from the exact ``x/2 (1 + erf(x / sqrt(2)))``; the backend has no op for erf.
+    It differs by less than 5e-4 from the exact ``x/2 (1 + erf(x / sqrt(2)))``.
 
     Parameters
     ----------
@@ -346,23 +341,8 @@ class GELU(Transform):
     Hendrycks and Gimpel 2016, section 2.
     """
 
-    def _gate(self, x: Operand) -> tuple[Operand, Operand]:
-        """Return f(x) / x, which is the logistic function of a v, and dv/dx.
-
-        ``(1 + tanh u) / 2`` is computed as the logistic function of v = 2u, to avoid cancellation for tanh u near -1.
-        """
-        c = self.be.clip(x, -25, 25)  # beyond these bounds the logistic is 0 or 1, and the cube could overflow
-        cubic = 0.044715 * self.be.square(c)
-        k = math.sqrt(8 / math.pi)
-        return self.be.sig(k * c * (1 + cubic)), k * (1 + 3 * cubic)
-
     def __call__(self, x: Operand) -> Operand:
-        return x * self._gate(x)[0]
-
-    def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Operand:
-        x = self.require_input(x)
-        s, slope = self._gate(x)
-        return error * (s + x * (s * (1 - s)) * slope)
+        return self.be.gelu(x)
 
 
 # the activations that a name stands for, such as ``activation="relu"``: names of classes, and those of other libraries
