@@ -66,6 +66,18 @@ SYMBOLS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     **dict.fromkeys(("qr_q", "qr_r", "svd_u", "svd_s", "svd_vh"), ([(3, 2)], {})),
 }
 
+IMAGES, FILTERS, RESULTS = (2, 5, 5, 8), (2, 3, 3, 4), (4, 5, 5, 8)
+WINDOWS: dict[str, Any] = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
+SYMBOLS["conv"] = [IMAGES, FILTERS], WINDOWS
+SYMBOLS["conv_backward"] = [RESULTS, FILTERS], WINDOWS | {"to": IMAGES}
+SYMBOLS["conv_update"] = [IMAGES, RESULTS], WINDOWS | {"to": FILTERS}
+POOLED: dict[str, Any] = {"window": (1, 5, 5), "strides": (1, 1, 1), "padding": ((0, 0),) * 3, "ceil": False}
+SYMBOLS["max_pool"] = [IMAGES], POOLED
+SYMBOLS["max_pool_take"] = [IMAGES, (2, 1, 1, 8)], POOLED
+SYMBOLS["max_unpool"] = [(2, 1, 1, 8)] * 2, POOLED | {"to": IMAGES}
+SYMBOLS["sum_pool"] = [IMAGES], POOLED | {"mean": True}
+SYMBOLS["sum_unpool"] = [(2, 1, 1, 8)], POOLED | {"mean": True, "to": IMAGES}
+
 
 def derivative(be: Backend, op: Op) -> str:
     """Return the gradients of an op's operands as formulas of the operands, the result z and its gradient dz."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.base import BackendBase
 from neonlite.backend.tree_operands import as_operand
-from neonlite.backend.validation import boolean, integer, one_of
+from neonlite.backend.validation import boolean, check_number, checks_names, integer, one_of
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.typing import OperandLike
@@ -22,6 +22,7 @@ Padding = int | str | Sequence[int | tuple[int, int]]
 class ImageTreeMethods(BackendBase):
     """The methods of ``Backend`` that build op-trees of images."""
 
+    @checks_names
     def conv(
         self,
         x: OperandLike,
@@ -79,6 +80,7 @@ class ImageTreeMethods(BackendBase):
         options["groups"] = integer("be.conv: groups", groups, 1)
         return from_images(self, self.build("conv", x, f, **options), layout, out)
 
+    @checks_names
     def deconv(
         self,
         x: OperandLike,
@@ -125,6 +127,7 @@ class ImageTreeMethods(BackendBase):
         to = (f.shape[0] * groups, *to, x.shape[-1])
         return from_images(self, self.build("conv_backward", x, f, to=to, **options), layout, out)
 
+    @checks_names
     def pool(
         self,
         x: OperandLike,
@@ -200,6 +203,7 @@ class ImageTreeMethods(BackendBase):
             z = self.where(total, self.sqrt(self.where(total, total, 1)), 0)  # the gradient at 0 is 0
         return from_images(self, z, layout, out)
 
+    @checks_names
     def lrn(
         self,
         x: OperandLike,
@@ -237,6 +241,7 @@ class ImageTreeMethods(BackendBase):
         section 3.3.
         """
         (x,) = as_images(self, "lrn", x, layout=layout)
+        ascale, bpower = check_number("be.lrn: ascale", ascale), check_number("be.lrn: bpower", bpower)
         depth, ones = integer("be.lrn: depth", depth, 1), (1,) * (x.ndim - 2)
         padding = ((depth // 2, (depth - 1) // 2), *((0, 0),) * len(ones))
         options: dict[str, Any] = {"window": (depth, *ones), "strides": (1, *ones), "padding": padding}
@@ -253,10 +258,12 @@ def as_images(be: BackendBase, method: str, *operands: OperandLike, layout: str)
     one_of(f"be.{method}: layout", layout, ("CHWN", "NCHW"))
     xs = [as_operand(be, x, method) for x in operands]
     if not all(3 <= x.ndim <= 5 and x.ndim == xs[0].ndim for x in xs):
-        expected = "images (C, H, W, N)" if layout == "CHWN" else "images (N, C, H, W)"
+        images, filters, flat = "(C, H, W, N)", "(C, R, S, K)", "(C H W, N)"
+        if layout == "NCHW":
+            images, filters, flat = "(N, C, H, W)", "(K, C, R, S)", "(N, C H W)"
         raise ValueError(
-            f"be.{method}: expected {expected}{', and filters' * (len(xs) > 1)}, or with one or three axes of pixels, "
-            f"got {describe(*xs)}. Reshape a tensor (C H W, N) with be.reshape(x, (C, H, W, N))."
+            f"be.{method}: expected images {images}{f' and filters {filters}' * (len(xs) > 1)}, or with one or three "
+            f"axes of pixels, got {describe(*xs)}. Reshape a tensor {flat} with be.reshape(x, {images})."
         )
     return [be.transpose(x, (*range(1, x.ndim), 0)) for x in xs] if layout == "NCHW" else xs
 

@@ -81,8 +81,8 @@ class Op:
     order_signs : tuple of int, optional
         For a comparison, the signs of x - y for which the result is 1; for an op that selects an operand by comparison,
         those for which it is x. Plans then know the result for a scalar out of the range of an integer operand.
-    symbol : str
-        The infix operator in formulas: "+".
+    symbol, neutral_attrs : str, dict of str to int
+        For formulas: the infix operator, "+"; and attributes to omit if each of their numbers is the given one.
     sample_range : tuple of float
         The interval from which tests sample the operands.
     """
@@ -95,7 +95,6 @@ class Op:
     arity: int = 1
     kind: str = "elementwise"
     formula: Callable[..., Any] | None = None
-
     # the result's shape, cost and dtype
     shape_fn: Callable[..., Shape] | None = None
     strides_fn: Callable[..., Strides] | None = None
@@ -111,6 +110,7 @@ class Op:
     has_method: bool = True
     order_signs: tuple[int, ...] | None = None
     symbol: str = ""
+    neutral_attrs: dict[str, int] = field(default_factory=dict)
     sample_range: tuple[float, float] = (-2.0, 2.0)
     method: str = field(init=False)  # the first of the names
 
@@ -223,7 +223,9 @@ GATHER: dict[str, Any] = {"kind": "library", "promoted_operands": slice(0, 1), "
 MATRIX: dict[str, Any] = {"kind": "library", "result_dtype": "float", "compute_dtypes": ("float32", "float64")}
 MATRIX |= {"may_raise": True}
 COMPOSITE: dict[str, Any] = {"kind": "composite"}
-IMAGES: dict[str, Any] = {"kind": "library", "result_dtype": "float"}
+CONVOLUTION: dict[str, Any] = {"kind": "library", "result_dtype": "float"}
+CONVOLUTION |= {"neutral_attrs": {"strides": 1, "padding": 0, "dilation": 1, "groups": 1}}
+POOLING: dict[str, Any] = {"kind": "library", "neutral_attrs": {"strides": 1, "padding": 0, "ceil": 0, "mean": 0}}
 NO_METHOD: dict[str, Any] = {"has_method": False}
 
 # fmt: off
@@ -454,36 +456,36 @@ OP_TABLE: tuple[Op, ...] = (
     # --- images (C, *sizes, N) ---
     Op("conv", images.run_convolution,
        images.grad_convolution, "the correlation of images (C, H, W, N) with filters (C, R, S, K)", arity=2,
-       shape_fn=images.convolution_shape, flops_fn=images.convolution_flops, **IMAGES),
+       shape_fn=images.convolution_shape, flops_fn=images.convolution_flops, **CONVOLUTION),
     Op("conv_backward", images.run_convolution_backward,
        images.grad_convolution_backward, "the gradient of conv with respect to the images", arity=2,
-       shape_fn=shapes.explicit_shape, flops_fn=images.convolution_backward_flops, **IMAGES, **NO_METHOD),
+       shape_fn=shapes.explicit_shape, flops_fn=images.convolution_backward_flops, **CONVOLUTION, **NO_METHOD),
     Op("conv_update", images.run_convolution_update,
        images.grad_convolution_update, "the gradient of conv with respect to the filters", arity=2,
-       shape_fn=shapes.explicit_shape, flops_fn=images.convolution_update_flops, **IMAGES, **NO_METHOD),
+       shape_fn=shapes.explicit_shape, flops_fn=images.convolution_update_flops, **CONVOLUTION, **NO_METHOD),
     Op("max_pool", images.run_max_pool,
        images.grad_max_pool, "the largest pixel of each window", shape_fn=images.pooling_shape,
-       flops_fn=functions.flops_per_operand, **LIBRARY, **NO_METHOD),
+       flops_fn=functions.flops_per_operand, **POOLING, **NO_METHOD),
     Op("max_pool_indices", images.run_max_pool_indices,
        None, "the position in each window of its first largest pixel", shape_fn=images.pooling_shape,
-       result_dtype="explicit", promoted_operands=slice(0), **LIBRARY, **NO_METHOD),
+       result_dtype="explicit", promoted_operands=slice(0), **POOLING, **NO_METHOD),
     Op("max_pool_take", images.run_max_pool_take,
        lambda be, dz, z, x, y, **options: (be.build("max_unpool", dz, y, to=x.shape, **options), None),
        "the pixel at a position in each window", arity=2, shape_fn=images.max_pool_take_shape,
-       promoted_operands=slice(0, 1), **LIBRARY, **NO_METHOD),
+       promoted_operands=slice(0, 1), **POOLING, **NO_METHOD),
     Op("max_unpool", images.run_max_unpool,
        lambda be, dz, z, x, y, to, **options: (be.build("max_pool_take", dz, y, **options), None),
        "zeros with x added at a position in each window: the gradient of max_pool", arity=2,
-       shape_fn=shapes.explicit_shape, promoted_operands=slice(0, 1), flops_fn=functions.flops_per_operand, **LIBRARY,
+       shape_fn=shapes.explicit_shape, promoted_operands=slice(0, 1), flops_fn=functions.flops_per_operand, **POOLING,
        **NO_METHOD),
     Op("sum_pool", images.run_sum_pool,
        lambda be, dz, z, x, **options: (be.build("sum_unpool", dz, to=x.shape, **options),),
        "the sum or the mean of each window", result_dtype="float", shape_fn=images.pooling_shape,
-       flops_fn=functions.flops_per_operand, **LIBRARY, **NO_METHOD),
+       flops_fn=functions.flops_per_operand, **POOLING, **NO_METHOD),
     Op("sum_unpool", images.run_sum_unpool,
        lambda be, dz, z, x, to, **options: (be.build("sum_pool", dz, **options),),
        "zeros with x added to each pixel of a window: the gradient of sum_pool", result_dtype="float",
-       shape_fn=shapes.explicit_shape, flops_fn=functions.flops_per_operand, **LIBRARY, **NO_METHOD),
+       shape_fn=shapes.explicit_shape, flops_fn=functions.flops_per_operand, **POOLING, **NO_METHOD),
     # --- linear algebra: matrices on the last two axes ---
     Op("tril", lambda xp, x, *, k=0: xp.tril(x, k=k),
        lambda be, dz, z, x, k=0: (be.tril(dz, k),), "x with 0 above diagonal k of its matrices",

@@ -51,10 +51,11 @@ def convolution_shape(x: Shape, f: Shape, *, strides: Shape, padding: Padding, d
             "expected images (C, H, W, N) and filters (C, R, S, K), or with one or three axes of pixels, got shapes "
             f"{x} and {f}"
         )
-    if x[0] % groups or f[-1] % groups or f[0] * groups != x[0]:
+    if x[0] % groups or f[-1] % groups:
+        raise ValueError(f"expected multiples of {groups} groups, got {x[0]} channels and {f[-1]} filters")
+    if f[0] * groups != x[0]:
         raise ValueError(
-            f"expected filters of {x[0] // groups} channels, {x[0]} channels in {groups} groups, and a multiple of "
-            f"{groups} filters, got {f[0]} channels and {f[-1]} filters"
+            f"expected filters of {x[0] // groups} channels, for images of {x[0]} in {groups} groups, got {f[0]}"
         )
     counts = map(num_windows, x[1:-1], f[1:-1], strides, padding, dilation)
     return (f[-1], *counts, x[-1])

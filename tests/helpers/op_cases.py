@@ -410,7 +410,7 @@ def check_value(be: Backend, case: Case, dtype: str, layout: str) -> None:
     wide = [x.astype("float64") if getattr(x, "dtype", None) == dtype else x for x in xs]
     expected = REFERENCE[case.op](*wide, **case.attrs)
     if case.op in MATRIX_OPS and dtype not in ROW[case.op].compute_dtypes:
-        with pytest.raises(TypeError, match=rf"be\.{case.op}.*expected float32 or float64, got {dtype}"):
+        with pytest.raises(TypeError, match=rf"{case.op}.*expected float32 or float64, got {dtype}"):
             call(be, case.op, [be.array(x, dtype) for x in xs], case.attrs)
         return
     tree = call(be, case.op, [placed(be, x, dtype, layout)[1] for x in xs], case.attrs)
