@@ -119,10 +119,11 @@ class ImageTreeMethods(BackendBase):
         options["groups"] = groups = integer("be.deconv: groups", groups, 1)
         axes = zip(sizes, window, *(options[name] for name in ("strides", "padding", "dilation")), strict=True)
         to = tuple((n - 1) * stride - sum(pad) + d * (k - 1) + 1 for n, k, stride, pad, d in axes)
-        if x.shape[0] != f.shape[-1] or min(to) < 1:
+        if x.shape[0] != f.shape[-1] or x.shape[0] % groups or min(to) < 1:
             raise ValueError(
-                f"be.deconv({describe(x, f)}): expected images with the {f.shape[-1]} channels of the filters, and a "
-                f"result of at least one pixel, got {x.shape[0]} channels and a result of {to} pixels"
+                f"be.deconv({describe(x, f)}): expected images with as many channels as there are filters, a multiple "
+                f"of {groups} groups, and a result of at least one pixel, got {x.shape[0]} channels, {f.shape[-1]} "
+                f"filters and a result of {to} pixels"
             )
         to = (f.shape[0] * groups, *to, x.shape[-1])
         return from_images(self, self.build("conv_backward", x, f, to=to, **options), layout, out)
