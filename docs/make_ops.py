@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from neonlite import Backend
-from neonlite.backend.tree_methods import TreeMethods
+from neonlite.backend.op_methods import HAND_WRITTEN
 from neonlite.explorer import format_gradient_rule, operand_names
 from neonlite.ops import OP_TABLE, SYNONYMS, Op, missing_gradient
 
@@ -65,6 +65,18 @@ SYMBOLS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "solve": ([(3, 3), (3, 2)], {}),
     **dict.fromkeys(("qr_q", "qr_r", "svd_u", "svd_s", "svd_vh"), ([(3, 2)], {})),
 }
+
+IMAGES, FILTERS, RESULTS = (2, 5, 5, 8), (2, 3, 3, 4), (4, 5, 5, 8)
+WINDOWS: dict[str, Any] = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
+SYMBOLS["conv"] = [IMAGES, FILTERS], WINDOWS
+SYMBOLS["conv_backward"] = [RESULTS, FILTERS], WINDOWS | {"to": IMAGES}
+SYMBOLS["conv_update"] = [IMAGES, RESULTS], WINDOWS | {"to": FILTERS}
+POOLED: dict[str, Any] = {"window": (1, 5, 5), "strides": (1, 1, 1), "padding": ((0, 0),) * 3, "ceil": False}
+SYMBOLS["max_pool"] = [IMAGES], POOLED
+SYMBOLS["max_pool_take"] = [IMAGES, (2, 1, 1, 8)], POOLED
+SYMBOLS["max_unpool"] = [(2, 1, 1, 8)] * 2, POOLED | {"to": IMAGES}
+SYMBOLS["sum_pool"] = [IMAGES], POOLED | {"mean": True}
+SYMBOLS["sum_unpool"] = [(2, 1, 1, 8)], POOLED | {"mean": True, "to": IMAGES}
 
 
 def derivative(be: Backend, op: Op) -> str:
@@ -125,7 +137,7 @@ def text() -> str:
     excluded = {op.method for op in OP_TABLE} | {"build"}
     composite = [
         f"| {names(name)} | {cell((inspect.getdoc(f) or '').splitlines()[0].removeprefix('Return ').rstrip('.'))} |"
-        for name, f in vars(TreeMethods).items()
+        for name, f in HAND_WRITTEN.items()
         if inspect.isfunction(f) and name not in excluded
     ]
     return HEAD + "\n".join(rows) + "\n" + MADE + "\n".join(composite) + "\n"

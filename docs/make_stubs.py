@@ -13,14 +13,14 @@ from typing import Any, get_overloads
 
 import neonlite
 from neonlite import array_api
-from neonlite.backend.op_methods import OpMethods
-from neonlite.backend.tree_methods import TreeMethods
+from neonlite.backend.op_methods import HAND_WRITTEN, OpMethods
 
-OP_METHODS = """# Written by `python docs/make_stubs.py` from the op table and tree_methods.py.
+OP_METHODS = """# Written by `python docs/make_stubs.py` from the op table, tree_methods.py and image_trees.py.
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from neonlite.backend.base import BackendBase
+from neonlite.backend.image_trees import Padding, Sizes
 from neonlite.backend.tensor import Tensor
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode
@@ -53,7 +53,7 @@ class Linalg:
 
 def render_stubs() -> dict[str, str]:
     """Return {path in the package: text} of the stubs."""
-    functions_of = {**vars(TreeMethods), **vars(OpMethods)}
+    functions_of = {**HAND_WRITTEN, **vars(OpMethods)}
     methods = sorted((name, f) for name, f in functions_of.items() if inspect.isfunction(f))
     linalg = array_api.linalg
     op_methods = "".join(render_overloads(*method) for method in methods)

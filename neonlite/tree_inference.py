@@ -157,7 +157,9 @@ def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: BackendBase | None) -> 
                     f"expected integers, got {info.compute_dtype}. Cast a float tensor with be.astype(x, 'int32')."
                 )
     except (ValueError, TypeError, IndexError) as error:
-        raise type(error)(f"be.{op.method}({describe(*flatten_pairs(a, b))}): {truncate_message(error)}") from None
+        raise type(error)(
+            f"{'be.' * op.has_method}{op.method}({describe(*flatten_pairs(a, b))}): {truncate_message(error)}"
+        ) from None
     dict.__setitem__(info, "shape", info.shape)
     return info
 

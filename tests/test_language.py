@@ -77,7 +77,7 @@ NAMES = {
     "StepByStep": "StepUnroll",
     "Uncapturable": "CaptureError",
     "WAY_OUT": "INSTALL_HINT",
-    "WRITTEN_OUT": "NOT_GENERATED",
+    "WRITTEN_OUT": "HAND_WRITTEN",
     "_clashes": "aliases",
     "_crossed": "targets_alias",
     "_ends_stage": "_is_written_last",

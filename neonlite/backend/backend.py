@@ -17,7 +17,6 @@ from neonlite.backend.batch_size import BatchSize, BatchSizeMethods, ShardMethod
 from neonlite.backend.cache import Cache, clear_caches
 from neonlite.backend.creation import CreationMethods, ShapeMethods
 from neonlite.backend.custom_ops import CustomOpMethods
-from neonlite.backend.image_trees import ImageTreeMethods
 from neonlite.backend.lock import FairLock
 from neonlite.backend.measure import MemoryMethods, TimingMethods
 from neonlite.backend.op_methods import OpMethods
@@ -131,7 +130,6 @@ class Backend(
     ShapeMethods,
     CreationMethods,
     OpMethods,
-    ImageTreeMethods,
     CustomOpMethods,
     AssignmentMethods,
     RunMethods,

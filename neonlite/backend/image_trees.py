@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.base import BackendBase
 from neonlite.backend.tree_operands import as_operand
-from neonlite.backend.validation import boolean, integer, one_of
+from neonlite.backend.validation import boolean, check_number, checks_names, integer, one_of
 from neonlite.messages import describe
-from neonlite.optree import Operand
+from neonlite.optree import Operand, OpTreeNode
 from neonlite.typing import OperandLike
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 Sizes = int | Sequence[int]
 Padding = int | str | Sequence[int | tuple[int, int]]
-Layout = Literal["CHWN", "NCHW"]
 
 
 class ImageTreeMethods(BackendBase):
     """The methods of ``Backend`` that build op-trees of images."""
 
+    @checks_names
     def conv(
         self,
         x: OperandLike,
@@ -33,7 +33,7 @@ class ImageTreeMethods(BackendBase):
         groups: int = 1,
         layout: str = "CHWN",
         out: Tensor | None = None,
-    ) -> Operand:
+    ) -> OpTreeNode | Tensor:
         """Return the convolution of images with filters, which are not flipped (a correlation).
 
         ``z[k, p, n] = sum_{c, r} x[c, strides p + dilation r - padding, n] f[c, r, k]``, for one to three axes of
@@ -80,6 +80,7 @@ class ImageTreeMethods(BackendBase):
         options["groups"] = integer("be.conv: groups", groups, 1)
         return from_images(self, self.build("conv", x, f, **options), layout, out)
 
+    @checks_names
     def deconv(
         self,
         x: OperandLike,
@@ -90,7 +91,7 @@ class ImageTreeMethods(BackendBase):
         groups: int = 1,
         layout: str = "CHWN",
         out: Tensor | None = None,
-    ) -> Operand:
+    ) -> OpTreeNode | Tensor:
         """Return the transposed convolution of images: each pixel adds its multiple of the filters to the result.
 
         It is the gradient of ``conv`` with respect to its images, for images of the size ``(P - 1) strides - before -
@@ -118,14 +119,16 @@ class ImageTreeMethods(BackendBase):
         options["groups"] = groups = integer("be.deconv: groups", groups, 1)
         axes = zip(sizes, window, *(options[name] for name in ("strides", "padding", "dilation")), strict=True)
         to = tuple((n - 1) * stride - sum(pad) + d * (k - 1) + 1 for n, k, stride, pad, d in axes)
-        if x.shape[0] != f.shape[-1] or min(to) < 1:
+        if x.shape[0] != f.shape[-1] or x.shape[0] % groups or min(to) < 1:
             raise ValueError(
-                f"be.deconv({describe(x, f)}): expected images with the {f.shape[-1]} channels of the filters, and a "
-                f"result of at least one pixel, got {x.shape[0]} channels and a result of {to} pixels"
+                f"be.deconv({describe(x, f)}): expected images with as many channels as there are filters, a multiple "
+                f"of {groups} groups, and a result of at least one pixel, got {x.shape[0]} channels, {f.shape[-1]} "
+                f"filters and a result of {to} pixels"
             )
         to = (f.shape[0] * groups, *to, x.shape[-1])
         return from_images(self, self.build("conv_backward", x, f, to=to, **options), layout, out)
 
+    @checks_names
     def pool(
         self,
         x: OperandLike,
@@ -136,7 +139,7 @@ class ImageTreeMethods(BackendBase):
         ceil: bool = False,
         layout: str = "CHWN",
         out: Tensor | None = None,
-    ) -> Operand:
+    ) -> OpTreeNode | Tensor:
         """Return the maximum, the mean or the Euclidean norm of each window. Padding is excluded, also from the mean.
 
         The error of a maximum goes to the first largest pixel of its window.
@@ -201,6 +204,7 @@ class ImageTreeMethods(BackendBase):
             z = self.where(total, self.sqrt(self.where(total, total, 1)), 0)  # the gradient at 0 is 0
         return from_images(self, z, layout, out)
 
+    @checks_names
     def lrn(
         self,
         x: OperandLike,
@@ -209,7 +213,7 @@ class ImageTreeMethods(BackendBase):
         bpower: float = 1.0,
         layout: str = "CHWN",
         out: Tensor | None = None,
-    ) -> Operand:
+    ) -> OpTreeNode | Tensor:
         """Return images normalized by the squares in neighboring channels: ``x (1 + ascale / depth sum x^2)^-bpower``.
 
         The sum is over ``depth`` channels, from ``depth // 2`` before each.
@@ -238,6 +242,7 @@ class ImageTreeMethods(BackendBase):
         section 3.3.
         """
         (x,) = as_images(self, "lrn", x, layout=layout)
+        ascale, bpower = check_number("be.lrn: ascale", ascale), check_number("be.lrn: bpower", bpower)
         depth, ones = integer("be.lrn: depth", depth, 1), (1,) * (x.ndim - 2)
         padding = ((depth // 2, (depth - 1) // 2), *((0, 0),) * len(ones))
         options: dict[str, Any] = {"window": (depth, *ones), "strides": (1, *ones), "padding": padding}
@@ -254,10 +259,12 @@ def as_images(be: BackendBase, method: str, *operands: OperandLike, layout: str)
     one_of(f"be.{method}: layout", layout, ("CHWN", "NCHW"))
     xs = [as_operand(be, x, method) for x in operands]
     if not all(3 <= x.ndim <= 5 and x.ndim == xs[0].ndim for x in xs):
-        expected = "images (C, H, W, N)" if layout == "CHWN" else "images (N, C, H, W)"
+        images, filters, flat = "(C, H, W, N)", "(C, R, S, K)", "(C H W, N)"
+        if layout == "NCHW":
+            images, filters, flat = "(N, C, H, W)", "(K, C, R, S)", "(N, C H W)"
         raise ValueError(
-            f"be.{method}: expected {expected}{', and filters' * (len(xs) > 1)}, or with one or three axes of pixels, "
-            f"got {describe(*xs)}. Reshape a tensor (C H W, N) with be.reshape(x, (C, H, W, N))."
+            f"be.{method}: expected images {images}{f' and filters {filters}' * (len(xs) > 1)}, or with one or three "
+            f"axes of pixels, got {describe(*xs)}. Reshape a tensor {flat} with be.reshape(x, {images})."
         )
     return [be.transpose(x, (*range(1, x.ndim), 0)) for x in xs] if layout == "NCHW" else xs
 

@@ -1,4 +1,4 @@
-"""Backend methods that build op-trees: those of tree_methods.py, and one per op, generated from the op table.
+"""Backend methods that build op-trees: those of tree_methods.py and image_trees.py, and one per op of the op table.
 
 ``make_method`` creates the function with its name, signature and docstring. ``python docs/make_stubs.py``
 writes the type stub op_methods.pyi, for editors and type checkers.
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from neonlite.backend.image_trees import ImageTreeMethods
 from neonlite.backend.tree_methods import TreeMethods
 from neonlite.backend.tree_operands import as_indices, as_operand, build_node, check_axes, check_axis
 from neonlite.backend.validation import boolean, check_number, integer, one_of, reject_options
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 CHOICES = {"side": ("left", "right"), "mode": ("reduced", "complete")}  # the values of an attribute
 
 
-class OpMethods(TreeMethods):
+class OpMethods(TreeMethods, ImageTreeMethods):
     """The methods of ``Backend`` that build op-trees."""
 
     num_redefinitions = 0  # of custom ops; a captured graph is invalid once it changes
@@ -269,15 +270,12 @@ def _describe_parameter(op: Op, parameter: inspect.Parameter) -> str:
     return PARAMETER_DOCS.get(f"{op.name}: {name}") or PARAMETER_DOCS.get(name, brief)
 
 
-# ops with a hand-written method, and ops that only gradient rules build
-NOT_GENERATED = ("where", "cast", "shift", "concat", "take", "scatter_add", "onehot", "slice_backward")
-NOT_GENERATED += ("scatter_add_along_axis", "cofactors_backward")
-NOT_GENERATED += ("conv", "conv_backward", "conv_update", "max_pool", "max_pool_indices", "max_pool_take", "max_unpool")
-NOT_GENERATED += ("sum_pool", "sum_unpool")
+HAND_WRITTEN = {**vars(ImageTreeMethods), **vars(TreeMethods)}
 
 for _op in OP_TABLE:
-    if _op.kind in (*SHAPE_FN_BY_KIND, "library", "composite") and _op.name not in NOT_GENERATED:
+    is_generated = _op.kind in (*SHAPE_FN_BY_KIND, "library", "composite") and _op.method not in HAND_WRITTEN
+    if is_generated and _op.has_method:
         setattr(OpMethods, _op.method, make_method(_op))
-for _name, _method in [*vars(TreeMethods).items(), *vars(OpMethods).items()]:
+for _name, _method in [*HAND_WRITTEN.items(), *vars(OpMethods).items()]:
     for _alias in SYNONYMS.get(_name, ()):
         setattr(OpMethods, _alias, _method)

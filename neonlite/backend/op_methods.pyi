@@ -1,8 +1,9 @@
-# Written by `python docs/make_stubs.py` from the op table and tree_methods.py.
+# Written by `python docs/make_stubs.py` from the op table, tree_methods.py and image_trees.py.
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from neonlite.backend.base import BackendBase
+from neonlite.backend.image_trees import Padding, Sizes
 from neonlite.backend.tensor import Tensor
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode
@@ -449,6 +450,49 @@ class OpMethods(BackendBase):
         """Return operands concatenated along an axis."""
 
     @overload
+    def conv(
+        self,
+        x: OperandLike,
+        f: OperandLike,
+        strides: Sizes = 1,
+        padding: Padding = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        layout: str = "CHWN",
+        out: None = None,
+    ) -> OpTreeNode:
+        """Return the convolution of images with filters, which are not flipped (a correlation)."""
+
+    @overload
+    def conv(
+        self,
+        x: OperandLike,
+        f: OperandLike,
+        strides: Sizes = 1,
+        padding: Padding = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        layout: str = "CHWN",
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """Return the convolution of images with filters, which are not flipped (a correlation)."""
+
+    @overload
+    def conv(
+        self,
+        x: OperandLike,
+        f: OperandLike,
+        strides: Sizes,
+        padding: Padding,
+        dilation: Sizes,
+        groups: int,
+        layout: str,
+        out: Tensor,
+    ) -> Tensor:
+        """Return the convolution of images with filters, which are not flipped (a correlation)."""
+
+    @overload
     def copysign(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
         """Return |x| with the sign of y."""
 
@@ -507,6 +551,49 @@ class OpMethods(BackendBase):
     @overload
     def cumulative_sum(self, a: OperandLike, axis: int, reverse: bool, out: Tensor) -> Tensor:
         """Return the sums of the elements up to each one along an axis, or from each one on (int64 for integers, except uint64)."""
+
+    @overload
+    def deconv(
+        self,
+        x: OperandLike,
+        f: OperandLike,
+        strides: Sizes = 1,
+        padding: Padding = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        layout: str = "CHWN",
+        out: None = None,
+    ) -> OpTreeNode:
+        """Return the transposed convolution of images: each pixel adds its multiple of the filters to the result."""
+
+    @overload
+    def deconv(
+        self,
+        x: OperandLike,
+        f: OperandLike,
+        strides: Sizes = 1,
+        padding: Padding = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        layout: str = "CHWN",
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """Return the transposed convolution of images: each pixel adds its multiple of the filters to the result."""
+
+    @overload
+    def deconv(
+        self,
+        x: OperandLike,
+        f: OperandLike,
+        strides: Sizes,
+        padding: Padding,
+        dilation: Sizes,
+        groups: int,
+        layout: str,
+        out: Tensor,
+    ) -> Tensor:
+        """Return the transposed convolution of images: each pixel adds its multiple of the filters to the result."""
 
     @overload
     def det(self, a: OperandLike, out: None = None) -> OpTreeNode:
@@ -958,6 +1045,28 @@ class OpMethods(BackendBase):
         """Return ln sum(e^x) along an axis, without overflow; -inf where all elements are -inf."""
 
     @overload
+    def lrn(
+        self,
+        x: OperandLike,
+        depth: int,
+        ascale: float = 1.0,
+        bpower: float = 1.0,
+        layout: str = "CHWN",
+        out: None = None,
+    ) -> OpTreeNode:
+        """Return images normalized by the squares in neighboring channels: ``x (1 + ascale / depth sum x^2)^-bpower``."""
+
+    @overload
+    def lrn(
+        self, x: OperandLike, depth: int, ascale: float = 1.0, bpower: float = 1.0, layout: str = "CHWN", *, out: Tensor
+    ) -> Tensor:
+        """Return images normalized by the squares in neighboring channels: ``x (1 + ascale / depth sum x^2)^-bpower``."""
+
+    @overload
+    def lrn(self, x: OperandLike, depth: int, ascale: float, bpower: float, layout: str, out: Tensor) -> Tensor:
+        """Return images normalized by the squares in neighboring channels: ``x (1 + ascale / depth sum x^2)^-bpower``."""
+
+    @overload
     def masked_softmax(self, a: OperandLike, mask: OperandLike, axis: AxisLike = 0, out: None = None) -> OpTreeNode:
         """Return the softmax along an axis over the elements where the mask is not 0; zeros if it is 0 everywhere."""
 
@@ -1128,6 +1237,49 @@ class OpMethods(BackendBase):
     @overload
     def pinv(self, a: OperandLike, b: OperandLike, out: Tensor) -> Tensor:
         """Return the pseudo-inverse of x; singular values up to y times the largest one count as 0."""
+
+    @overload
+    def pool(
+        self,
+        x: OperandLike,
+        window: Sizes,
+        op: str = "max",
+        strides: Sizes | None = None,
+        padding: Padding = 0,
+        ceil: bool = False,
+        layout: str = "CHWN",
+        out: None = None,
+    ) -> OpTreeNode:
+        """Return the maximum, the mean or the Euclidean norm of each window. Padding is excluded, also from the mean."""
+
+    @overload
+    def pool(
+        self,
+        x: OperandLike,
+        window: Sizes,
+        op: str = "max",
+        strides: Sizes | None = None,
+        padding: Padding = 0,
+        ceil: bool = False,
+        layout: str = "CHWN",
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """Return the maximum, the mean or the Euclidean norm of each window. Padding is excluded, also from the mean."""
+
+    @overload
+    def pool(
+        self,
+        x: OperandLike,
+        window: Sizes,
+        op: str,
+        strides: Sizes | None,
+        padding: Padding,
+        ceil: bool,
+        layout: str,
+        out: Tensor,
+    ) -> Tensor:
+        """Return the maximum, the mean or the Euclidean norm of each window. Padding is excluded, also from the mean."""
 
     @overload
     def pow(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:

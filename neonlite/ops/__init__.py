@@ -78,11 +78,13 @@ class Op:
         Whether floats are refused with TypeError.
     may_raise, may_raise_on_integers : bool, default False
         Whether ``run`` checks values and may raise; or only if they are integers.
+    has_method : bool, default True
+        Whether the backend has a method of this name; not if only gradient rules and other methods build the op.
     order_signs : tuple of int, optional
         For a comparison, the signs of x - y for which the result is 1; for an op that selects an operand by comparison,
         those for which it is x. Plans then know the result for a scalar out of the range of an integer operand.
-    symbol : str
-        The infix operator in formulas: "+".
+    symbol, neutral_attrs : str, dict of str to int
+        For formulas: the infix operator, "+"; and attributes to omit if each of their numbers is the given one.
     sample_range : tuple of float
         The interval from which tests sample the operands.
     """
@@ -95,7 +97,6 @@ class Op:
     arity: int = 1
     kind: str = "elementwise"
     formula: Callable[..., Any] | None = None
-
     # the result's shape, cost and dtype
     shape_fn: Callable[..., Shape] | None = None
     strides_fn: Callable[..., Strides] | None = None
@@ -107,9 +108,11 @@ class Op:
     integers_only: bool = False
     may_raise: bool = False
     may_raise_on_integers: bool = False
-    # for plans, formulas and tests
+    # for methods, plans, formulas and tests
+    has_method: bool = True
     order_signs: tuple[int, ...] | None = None
     symbol: str = ""
+    neutral_attrs: dict[str, int] = field(default_factory=dict)
     sample_range: tuple[float, float] = (-2.0, 2.0)
     method: str = field(init=False)  # the first of the names
     opens_to_differentiate: bool = field(init=False)  # whether the derivative is that of the formula
@@ -219,7 +222,10 @@ GATHER: dict[str, Any] = {"kind": "library", "promoted_operands": slice(0, 1), "
 MATRIX: dict[str, Any] = {"kind": "library", "result_dtype": "float", "compute_dtypes": ("float32", "float64")}
 MATRIX |= {"may_raise": True}
 COMPOSITE: dict[str, Any] = {"kind": "composite", "result_dtype": "float"}
-IMAGES: dict[str, Any] = {"kind": "library", "result_dtype": "float"}
+CONVOLUTION: dict[str, Any] = {"kind": "library", "result_dtype": "float"}
+CONVOLUTION |= {"neutral_attrs": {"strides": 1, "padding": 0, "dilation": 1, "groups": 1}}
+POOLING: dict[str, Any] = {"kind": "library", "neutral_attrs": {"strides": 1, "padding": 0, "ceil": 0, "mean": 0}}
+NO_METHOD: dict[str, Any] = {"has_method": False}
 
 # fmt: off
 OP_TABLE: tuple[Op, ...] = (
@@ -379,11 +385,12 @@ OP_TABLE: tuple[Op, ...] = (
     Op("slice", lambda xp, x, index: x[functions.to_slices(index)],
        lambda be, dz, z, x, index: (be.build("slice_backward", dz, index=index, to=x.shape),),
        "a strided slice of x: (start, count, step) for each axis",
-       shape_fn=shapes.slice_shape, strides_fn=shapes.slice_strides, **VIEW),
+       shape_fn=shapes.slice_shape, strides_fn=shapes.slice_strides, **VIEW, **NO_METHOD),
     # --- slices and indices ---
     Op("slice_backward", functions.run_slice_backward,
        lambda be, dz, z, x, index, to: (be.build("slice", dz, index=index),),
-       "zeros with x written into a strided slice: the gradient of slice", shape_fn=shapes.explicit_shape, **LIBRARY),
+       "zeros with x written into a strided slice: the gradient of slice", shape_fn=shapes.explicit_shape, **LIBRARY,
+       **NO_METHOD),
     Op("concat", lambda xp, *parts, axis: xp.concat(parts, axis=axis),
        functions.grad_concat, "the operands concatenated along an axis", "concat concatenate cat", arity=-1,
        shape_fn=shapes.concat_shape,
@@ -394,7 +401,7 @@ OP_TABLE: tuple[Op, ...] = (
     Op("scatter_add", functions.run_scatter_add,
        lambda be, dz, z, x, indices, axis, size: (be.take(dz, indices, axis), None),
        "zeros with the slices of x added at the given indices: the gradient of take",
-       arity=2, shape_fn=shapes.scatter_add_shape, flops_fn=functions.flops_per_operand, **GATHER),
+       arity=2, shape_fn=shapes.scatter_add_shape, flops_fn=functions.flops_per_operand, **GATHER, **NO_METHOD),
     Op("onehot", functions.run_onehot,
        None, "1 in the row (axis 0) or the column (axis 1) of each label, else 0",
        shape_fn=shapes.onehot_shape, result_dtype="boolean", **GATHER),
@@ -422,7 +429,7 @@ OP_TABLE: tuple[Op, ...] = (
        functions.grad_scatter_add_along_axis,
        "zeros with the elements of x added at the given indices along an axis: the gradient of take_along_axis",
        arity=2, shape_fn=functions.scatter_add_along_axis_shape, flops_fn=functions.flops_per_operand,
-       **GATHER),
+       **GATHER, **NO_METHOD),
     # --- composite: op-trees with a name ---
     Op("softmax", grad=composites.grad_softmax, formula=composites.softmax,
        doc="e^x / sum(e^x) along an axis, without overflow", **COMPOSITE),
@@ -458,35 +465,36 @@ OP_TABLE: tuple[Op, ...] = (
     # --- images (C, *sizes, N) ---
     Op("conv", images.run_convolution,
        images.grad_convolution, "the correlation of images (C, H, W, N) with filters (C, R, S, K)", arity=2,
-       shape_fn=images.convolution_shape, flops_fn=images.convolution_flops, **IMAGES),
+       shape_fn=images.convolution_shape, flops_fn=images.convolution_flops, **CONVOLUTION),
     Op("conv_backward", images.run_convolution_backward,
        images.grad_convolution_backward, "the gradient of conv with respect to the images", arity=2,
-       shape_fn=shapes.explicit_shape, flops_fn=images.convolution_backward_flops, **IMAGES),
+       shape_fn=shapes.explicit_shape, flops_fn=images.convolution_backward_flops, **CONVOLUTION, **NO_METHOD),
     Op("conv_update", images.run_convolution_update,
        images.grad_convolution_update, "the gradient of conv with respect to the filters", arity=2,
-       shape_fn=shapes.explicit_shape, flops_fn=images.convolution_update_flops, **IMAGES),
+       shape_fn=shapes.explicit_shape, flops_fn=images.convolution_update_flops, **CONVOLUTION, **NO_METHOD),
     Op("max_pool", images.run_max_pool,
        images.grad_max_pool, "the largest pixel of each window", shape_fn=images.pooling_shape,
-       flops_fn=functions.flops_per_operand, **LIBRARY),
+       flops_fn=functions.flops_per_operand, **POOLING, **NO_METHOD),
     Op("max_pool_indices", images.run_max_pool_indices,
        None, "the position in each window of its first largest pixel", shape_fn=images.pooling_shape,
-       result_dtype="explicit", promoted_operands=slice(0), **LIBRARY),
+       result_dtype="explicit", promoted_operands=slice(0), **POOLING, **NO_METHOD),
     Op("max_pool_take", images.run_max_pool_take,
        lambda be, dz, z, x, y, **options: (be.build("max_unpool", dz, y, to=x.shape, **options), None),
        "the pixel at a position in each window", arity=2, shape_fn=images.max_pool_take_shape,
-       promoted_operands=slice(0, 1), **LIBRARY),
+       promoted_operands=slice(0, 1), **POOLING, **NO_METHOD),
     Op("max_unpool", images.run_max_unpool,
        lambda be, dz, z, x, y, to, **options: (be.build("max_pool_take", dz, y, **options), None),
        "zeros with x added at a position in each window: the gradient of max_pool", arity=2,
-       shape_fn=shapes.explicit_shape, promoted_operands=slice(0, 1), flops_fn=functions.flops_per_operand, **LIBRARY),
+       shape_fn=shapes.explicit_shape, promoted_operands=slice(0, 1), flops_fn=functions.flops_per_operand, **POOLING,
+       **NO_METHOD),
     Op("sum_pool", images.run_sum_pool,
        lambda be, dz, z, x, **options: (be.build("sum_unpool", dz, to=x.shape, **options),),
        "the sum or the mean of each window", result_dtype="float", shape_fn=images.pooling_shape,
-       flops_fn=functions.flops_per_operand, **LIBRARY),
+       flops_fn=functions.flops_per_operand, **POOLING, **NO_METHOD),
     Op("sum_unpool", images.run_sum_unpool,
        lambda be, dz, z, x, to, **options: (be.build("sum_pool", dz, **options),),
        "zeros with x added to each pixel of a window: the gradient of sum_pool", result_dtype="float",
-       shape_fn=shapes.explicit_shape, flops_fn=functions.flops_per_operand, **LIBRARY),
+       shape_fn=shapes.explicit_shape, flops_fn=functions.flops_per_operand, **POOLING, **NO_METHOD),
     # --- linear algebra: matrices on the last two axes ---
     Op("tril", lambda xp, x, *, k=0: xp.tril(x, k=k),
        lambda be, dz, z, x, k=0: (be.tril(dz, k),), "x with 0 above diagonal k of its matrices",
@@ -512,7 +520,7 @@ OP_TABLE: tuple[Op, ...] = (
        shape_fn=linalg.square_shape, **MATRIX),
     Op("cofactors_backward", linalg.run_cofactors_backward,
        linalg.grad_cofactors_backward, "the gradient of cofactors", arity=2,
-       shape_fn=linalg.cofactors_backward_shape, **MATRIX),
+       shape_fn=linalg.cofactors_backward_shape, **MATRIX, **NO_METHOD),
     Op("pinv", linalg.run_pinv,
        linalg.grad_pinv,
        "the pseudo-inverse of x; singular values up to y times the largest one count as 0", arity=2,

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from neonlite.ops.functions import accumulation_dtype
 from neonlite.ops.shapes import Shape
 
 if TYPE_CHECKING:
@@ -50,10 +51,11 @@ def convolution_shape(x: Shape, f: Shape, *, strides: Shape, padding: Padding, d
             "expected images (C, H, W, N) and filters (C, R, S, K), or with one or three axes of pixels, got shapes "
             f"{x} and {f}"
         )
-    if x[0] % groups or f[-1] % groups or f[0] * groups != x[0]:
+    if x[0] % groups or f[-1] % groups:
+        raise ValueError(f"expected multiples of {groups} groups, got {x[0]} channels and {f[-1]} filters")
+    if f[0] * groups != x[0]:
         raise ValueError(
-            f"expected filters of {x[0] // groups} channels, {x[0]} channels in {groups} groups, and a multiple of "
-            f"{groups} filters, got {f[0]} channels and {f[-1]} filters"
+            f"expected filters of {x[0] // groups} channels, for images of {x[0]} in {groups} groups, got {f[0]}"
         )
     counts = map(num_windows, x[1:-1], f[1:-1], strides, padding, dilation)
     return (f[-1], *counts, x[-1])
@@ -121,8 +123,8 @@ def interior(shape: Shape, padding: Padding) -> Slices:
 
 
 def widen(xp: Namespace, *arrays: NativeArray) -> list[NativeArray]:
-    """Return arrays of 16-bit floats as float32, in which products are added."""
-    return [xp.astype(x, xp.float32) if xp.finfo(x.dtype).bits == 16 else x for x in arrays]
+    """Return arrays in the dtypes in which their elements are added."""
+    return [xp.astype(x, accumulation_dtype(xp, x), copy=False) for x in arrays]
 
 
 def run_convolution(
@@ -135,10 +137,11 @@ def run_convolution(
     counts = tuple(num_windows(*axis) for axis in axes)
     around = padded_sizes(x.shape[1:-1], window, counts, strides, padding, dilation)
     padded = pad(xp, x, (C, *around), ((0, 0), *padding))
-    z = xp.zeros((groups, K // groups, math.prod(counts) * N), dtype=x.dtype)
+    size = math.prod(counts) * N
+    z = xp.zeros((groups, K // groups, size), dtype=x.dtype)
     for position, part in window_parts(window, counts, strides, dilation):
         weights = xp.reshape(f[(slice(None), *position, slice(None))], (c, groups, K // groups))
-        pixels = xp.reshape(padded[(slice(None), *part, slice(None))], (groups, c, -1))
+        pixels = xp.reshape(padded[(slice(None), *part, slice(None))], (groups, c, size))
         z = z + xp.permute_dims(weights, (1, 2, 0)) @ pixels
     return xp.reshape(z, (K, *counts, N))
 
@@ -159,7 +162,7 @@ def run_convolution_backward(
     c, K, window, counts = f.shape[0], f.shape[-1], f.shape[1:-1], e.shape[1:-1]
     around = padded_sizes(to[1:-1], window, counts, strides, padding, dilation)
     padded = xp.zeros((to[0], *around, to[-1]), dtype=e.dtype)
-    errors = xp.reshape(e, (groups, K // groups, -1))
+    errors = xp.reshape(e, (groups, K // groups, math.prod(e.shape[1:])))
     for position, part in window_parts(window, counts, strides, dilation):
         weights = xp.reshape(f[(slice(None), *position, slice(None))], (c, groups, K // groups))
         pixels = xp.permute_dims(weights, (1, 0, 2)) @ errors
@@ -183,12 +186,18 @@ def run_convolution_update(
     c, K, window, counts = to[0], to[-1], to[1:-1], e.shape[1:-1]
     around = padded_sizes(x.shape[1:-1], window, counts, strides, padding, dilation)
     padded = pad(xp, x, (x.shape[0], *around), ((0, 0), *padding))
-    errors = xp.permute_dims(xp.reshape(e, (groups, K // groups, -1)), (0, 2, 1))
+    size = math.prod(e.shape[1:])
+    errors = xp.permute_dims(xp.reshape(e, (groups, K // groups, size)), (0, 2, 1))
     u = xp.zeros(to, dtype=x.dtype)
     for position, part in window_parts(window, counts, strides, dilation):
-        pixels = xp.reshape(padded[(slice(None), *part, slice(None))], (groups, c, -1))
+        pixels = xp.reshape(padded[(slice(None), *part, slice(None))], (groups, c, size))
         u[(slice(None), *position, slice(None))] = xp.reshape(xp.permute_dims(pixels @ errors, (1, 0, 2)), (c, K))
     return u
+
+
+def least(xp: Namespace, x: NativeArray) -> float:
+    """Return the smallest value of an array's dtype."""
+    return -math.inf if xp.isdtype(x.dtype, "real floating") else int(xp.iinfo(x.dtype).min)
 
 
 def max_pool_parts(
@@ -207,7 +216,7 @@ def run_max_pool(
 ) -> NativeArray:
     """Return the largest pixel of each window."""
     best: Any = None
-    for _, pixels in max_pool_parts(xp, x, window, strides, padding, ceil, -math.inf):
+    for _, pixels in max_pool_parts(xp, x, window, strides, padding, ceil, least(xp, x)):
         best = pixels if best is None else xp.maximum(best, pixels)
     return best
 
@@ -217,14 +226,14 @@ def run_max_pool_indices(
 ) -> NativeArray:
     """Return the position in its window of the first of the largest pixels, or of the first NaN."""
     inside = xp.ones(x.shape, dtype=xp.bool)
-    parts = max_pool_parts(xp, x, window, strides, padding, ceil, -math.inf)
+    parts = max_pool_parts(xp, x, window, strides, padding, ceil, least(xp, x))
     insides = max_pool_parts(xp, inside, window, strides, padding, ceil, False)
     best: Any = None
     for (number, pixels), (_, is_inside) in zip(parts, insides, strict=True):
         if best is None:
             best, found = pixels, is_inside
             indices = xp.zeros(best.shape, dtype=getattr(xp, to))
-        better = is_inside & (~found | (pixels > best) | (xp.isnan(pixels) & ~xp.isnan(best)))
+        better = is_inside & (~found | (pixels > best) | ((pixels != pixels) & (best == best)))
         best, found = xp.where(better, pixels, best), found | is_inside
         indices = xp.where(better, xp.asarray(number, dtype=indices.dtype), indices)
     return indices

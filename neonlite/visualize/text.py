@@ -179,8 +179,15 @@ def format_node_infix(node: Triple, format_operand: Formatter) -> str:
 
 
 def format_attrs(node: Triple) -> list[str]:
-    """Return the attributes of an op, formatted: ``axis=(1,)``."""
-    return [f"{name}={value!r}" for name, value in node.info.attrs.items()]
+    """Return the attributes of an op, formatted: ``axis=(1,)``; without those that are neutral."""
+    neutral = node.info.op_def.neutral_attrs if node.info.op_def else {}
+    attrs = node.info.attrs.items()
+    return [f"{name}={x!r}" for name, x in attrs if name not in neutral or not has_only(neutral[name], x)]
+
+
+def has_only(number: int, value: Any) -> bool:
+    """Return whether each number of an attribute, of which tuples may be nested, is the given one."""
+    return all(has_only(number, x) for x in value) if isinstance(value, tuple) else bool(value == number)
 
 
 def format_tree(

@@ -21,7 +21,7 @@ FLAT = {"sgn", "rint", "finite", "stop_gradient", "eq", "ne", "lt", "le", "gt", 
 FLAT |= {"rand", "randn", "floor", "ceil", "trunc", "isnan", "isinf", "signbit", "floor_divide"}
 FLAT |= {"logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"}
 FLAT |= {"bitwise_invert", "bitwise_left_shift", "bitwise_right_shift"}
-FLAT |= {"argsort", "searchsorted", "slogdet_sign"}
+FLAT |= {"argsort", "searchsorted", "slogdet_sign", "max_pool_indices"}
 MATRIX_OPS = {op.name for op in OP_TABLE if op.compute_dtypes}  # linear algebra, in float32 and float64
 # their vectors are unique but for the sign, and are compared by their squares
 SIGN_FREE = {"qr_q", "qr_r", "svd_u", "svd_vh", "eigh_vectors"}
@@ -233,6 +233,80 @@ def scatter_along_axis(op: Op) -> Iterator[Case]:
             yield Case(op.name, (np.shape(indices), np.array(indices, np.int32)), {"axis": axis, "size": size})
 
 
+class ImageAxis(NamedTuple):
+    """An axis of images."""
+
+    size: int
+    window: int
+    stride: int
+    padding: tuple[int, int]
+    dilation: int
+
+
+def image_axes(rng: np.random.Generator, count: int, pooling: bool = False) -> list[ImageAxis]:
+    """Draw axes, each with at least one window; the padding of a pooling is smaller than its window."""
+    axes: list[ImageAxis] = []
+    while len(axes) < count:
+        size, k, stride = (int(n) for n in rng.integers(1, (6 - count, 4, 4)))
+        before, after, dilation = (int(n) for n in rng.integers((0, 0, 1), (3, 3, 3)))
+        dilation = 1 if pooling else dilation
+        if dilation * (k - 1) < size + before + after and not (pooling and max(before, after) >= k):
+            axes.append(ImageAxis(size, k, stride, (before, after), dilation))
+    return axes
+
+
+NUM_IMAGE_CASES = 36
+
+
+@cache
+def convolutions() -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], dict[str, Any]]]:
+    """Return the shapes of images, filters and results of convolutions, and their attributes."""
+    rng, found = np.random.default_rng(1), []
+    for n in range(NUM_IMAGE_CASES):
+        sizes, window, strides, padding, dilation = zip(*image_axes(rng, n % 3 + 1), strict=True)
+        groups, c, k, N = (int(x) for x in rng.integers(1, (4, 3, 3, 3)))
+        groups = 1 if n % 2 else groups
+        c, k, N = (0, k, N) if n == 30 else (c, 0, N) if n == 31 else (c, k, 0) if n == 32 else (c, k, N)
+        attrs = {"strides": strides, "padding": padding, "dilation": dilation, "groups": groups}
+        x, f = (groups * c, *sizes, N), (c, *window, groups * k)
+        found.append((x, f, REFERENCE["conv"](np.zeros(x), np.zeros(f), **attrs).shape, attrs))
+    return found
+
+
+def convolution(op: Op) -> Iterator[Case]:
+    for x, f, z, attrs in convolutions():
+        yield {
+            "conv": Case(op.name, (x, f), attrs),
+            "conv_backward": Case(op.name, (z, f), attrs | {"to": x}),
+            "conv_update": Case(op.name, (x, z), attrs | {"to": f}),
+        }[op.name]
+
+
+@cache
+def poolings() -> list[tuple[tuple[int, ...], Any, dict[str, Any]]]:
+    """Return shapes of images, the position in each window of its largest pixel, and the attributes of poolings."""
+    rng, found = np.random.default_rng(2), []
+    for n in range(NUM_IMAGE_CASES):
+        (channels,) = (
+            image_axes(rng, 1, pooling=True) if n % 2 else [ImageAxis(int(rng.integers(1, 4)), 1, 1, (0, 0), 1)]
+        )
+        axes = [channels, *image_axes(rng, n % 3 + 1, pooling=True)]
+        sizes, window, strides, padding, _ = zip(*axes, strict=True)
+        attrs = {"window": window, "strides": strides, "padding": padding, "ceil": n % 4 > 1}
+        x = np.round(rng.standard_normal((*sizes, 0 if n == 30 else int(rng.integers(1, 3)))))
+        found.append((x.shape, REFERENCE["max_pool_indices"](x, to="", **attrs).astype(np.int32), attrs))
+    return found
+
+
+def pooling(op: Op) -> Iterator[Case]:
+    for x, indices, attrs in poolings():
+        operands: tuple[Any, ...] = (indices.shape if "unpool" in op.name else x,)
+        operands += (indices,) if op.name in ("max_pool_take", "max_unpool") else ()
+        to = {"to": x} if "unpool" in op.name else {"to": "uint8"} if op.name == "max_pool_indices" else {}
+        for means in [{"mean": False}, {"mean": True}] if op.name.startswith("sum") else [{}]:
+            yield Case(op.name, operands, attrs | to | means)
+
+
 MAKERS: dict[str, Callable[[Op], Iterator[Case]]] = {
     **{op.name: (unary, binary, where)[op.arity - 1] for op in OP_TABLE if op.kind == "elementwise"},
     **{op.name: reduction for op in OP_TABLE if op.has_axis},
@@ -252,6 +326,9 @@ MAKERS |= {
     "take_along_axis": take_along_axis,
     "scatter_add_along_axis": scatter_along_axis,
 }
+MAKERS |= dict.fromkeys(("conv", "conv_backward", "conv_update"), convolution)
+MAKERS |= dict.fromkeys(("max_pool", "max_pool_indices", "max_pool_take", "max_unpool"), pooling)
+MAKERS |= dict.fromkeys(("sum_pool", "sum_unpool"), pooling)
 
 
 # --- composite ops --------------------------------------------------------------------------------------------------
@@ -327,8 +404,7 @@ METHOD_OF = {"concat": lambda be, *xs, **attrs: be.concat(xs, **attrs)}
 METHOD_OF |= {
     name: lambda be, x, op=name, **attrs: be.square(getattr(be, op)(x, **attrs)) for name in sorted(SIGN_FREE)
 }
-BUILT = ("slice", "slice_backward", "scatter_add", "reshape", "broadcast", "transpose", "cast")
-BUILT += ("scatter_add_along_axis", "cofactors_backward")
+BUILT = {op.name for op in OP_TABLE if not op.has_method} | {"reshape", "broadcast", "transpose", "cast", "conv"}
 METHOD_OF |= {name: lambda be, *xs, op=name, **attrs: be.build(op, *xs, **attrs) for name in BUILT}
 
 
@@ -392,7 +468,7 @@ def placed(be: Backend, x: Any, dtype: str, layout: str) -> tuple[Any, Any]:
 CLOSE = {"float64": (1e-12, 1e-13), "float32": (2e-6, 1e-6), "float16": (4e-3, 4e-3), "bfloat16": (2.0**-5, 2.0**-5)}
 # the dtypes of results that do not depend on those of operands
 DTYPES = {op.name: "int64" for op in OP_TABLE if op.result_dtype == "index"}
-DTYPES |= {"onehot": "float32", "cast": "float64"}
+DTYPES |= {"onehot": "float32", "cast": "float64", "max_pool_indices": "uint8"}
 SUM_DTYPES = {op.name for op in OP_TABLE if op.result_dtype == "sum"}  # int64 for integers
 
 
@@ -401,7 +477,7 @@ def check_value(be: Backend, case: Case, dtype: str, layout: str) -> None:
     wide = [x.astype("float64") if getattr(x, "dtype", None) == dtype else x for x in xs]
     expected = REFERENCE[case.op](*wide, **case.attrs)
     if case.op in MATRIX_OPS and dtype not in ROW[case.op].compute_dtypes:
-        with pytest.raises(TypeError, match=rf"be\.{case.op}.*expected float32 or float64, got {dtype}"):
+        with pytest.raises(TypeError, match=rf"{case.op}.*expected float32 or float64, got {dtype}"):
             call(be, case.op, [be.array(x, dtype) for x in xs], case.attrs)
         return
     tree = call(be, case.op, [placed(be, x, dtype, layout)[1] for x in xs], case.attrs)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
 
 from helpers.philox import oracle_lanes, oracle_normals, oracle_words
+from helpers.textbook import starts
 
 # --- from definitions for scalars to definitions for arrays --------------------------------------------------------
 
@@ -334,6 +336,75 @@ def onehot(indices: Any, axis: int, nclass: int) -> Any:
     )
 
 
+# --- functions of images: products with the table of windows -------------------------------------------------------
+
+
+@cache
+def windows(sizes: Any, window: Any, strides: Any, padding: Any, dilation: Any, ceil: bool = False) -> Any:
+    """Return a table [p, r, i], 1 if pixel i is at position r of window p, else 0; and the numbers of windows."""
+    tables = []
+    for size, k, stride, pad, step in zip(sizes, window, strides, padding, dilation, strict=True):
+        begin = starts(size, step * (k - 1) + 1, pad, stride, ceil)
+        tables.append([[[float(b + r * step == i) for i in range(size)] for r in range(k)] for b in begin])
+    return reduce(np.kron, map(np.array, tables)), tuple(map(len, tables))
+
+
+def grouped(x: Any, groups: int) -> Any:
+    """(C, *sizes, N) -> (groups, C / groups, pixels, N)."""
+    return x.astype(float).reshape(groups, x.shape[0] // groups, math.prod(x.shape[1:-1]), x.shape[-1])
+
+
+def filters(y: Any, groups: int) -> Any:
+    """(C / groups, *window, K) -> (C / groups, positions, groups, K / groups)."""
+    return y.astype(float).reshape(y.shape[0], math.prod(y.shape[1:-1]), groups, y.shape[-1] // groups)
+
+
+def conv(x: Any, y: Any, groups: int, **geometry: Any) -> Any:
+    table, counts = windows(x.shape[1:-1], y.shape[1:-1], **geometry)
+    z = np.einsum("gcin,pri,crgk->gkpn", grouped(x, groups), table, filters(y, groups))
+    return z.reshape(y.shape[-1], *counts, x.shape[-1])
+
+
+def conv_backward(x: Any, y: Any, to: Any, groups: int, **geometry: Any) -> Any:
+    table, _ = windows(to[1:-1], y.shape[1:-1], **geometry)
+    return np.einsum("gkpn,pri,crgk->gcin", grouped(x, groups), table, filters(y, groups)).reshape(to)
+
+
+def conv_update(x: Any, y: Any, to: Any, groups: int, **geometry: Any) -> Any:
+    table, _ = windows(x.shape[1:-1], to[1:-1], **geometry)
+    return np.einsum("gcin,pri,gkpn->crgk", grouped(x, groups), table, grouped(y, groups)).reshape(to)
+
+
+def pool_windows(sizes: Any, window: Any, strides: Any, padding: Any, ceil: bool) -> Any:
+    return windows(sizes, window, strides, padding, (1,) * len(window), ceil)
+
+
+def pool(f: Callable[[Any, Any], Any], x: Any, geometry: dict[str, Any]) -> Any:
+    """Apply a function of the positions in a window that are inside the image, and of the pixels (positions, N)."""
+    table, counts = pool_windows(x.shape[:-1], **geometry)
+    pixels = x.reshape(table.shape[2], x.shape[-1])
+    values = [f(positions, pixels[inside]) for positions, inside in map(np.nonzero, table)]
+    return np.array(values).reshape(*counts, x.shape[-1])
+
+
+def max_pool_take(x: Any, y: Any, **geometry: Any) -> Any:
+    table, _ = pool_windows(x.shape[:-1], **geometry)
+    pixels, index = x.reshape(table.shape[2], x.shape[-1]), y.reshape(len(table), y.shape[-1])
+    return picked(pixels, index.shape, lambda p, n: (table[p, index[p, n]].argmax(), n)).reshape(y.shape)
+
+
+def max_unpool(x: Any, y: Any, to: Any, **geometry: Any) -> Any:
+    table, _ = pool_windows(to[:-1], **geometry)
+    errors, index = (a.reshape(len(table), to[-1]) for a in (x, y))
+    shape = (table.shape[2], to[-1])
+    return moved(errors, shape, lambda p, n: (table[p, index[p, n]].argmax(), n), add=True).reshape(to)
+
+
+def sum_unpool(x: Any, to: Any, mean: bool, **geometry: Any) -> Any:
+    table = pool_windows(to[:-1], **geometry)[0].sum(axis=1)  # (windows, pixels)
+    return (table.T @ (x.reshape(len(table), to[-1]) / (table.sum(1, keepdims=True) if mean else 1))).reshape(to)
+
+
 def rand(to: Any, seed: int, bits: int) -> Any:
     n = math.prod(to)
     if bits == 64:
@@ -465,6 +536,17 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "take": take,
     "scatter_add": scatter,
     "onehot": onehot,
+    "conv": conv,
+    "conv_backward": conv_backward,
+    "conv_update": conv_update,
+    "max_pool": lambda x, **geometry: pool(lambda _, pixels: pixels.max(axis=0), x, geometry),
+    "max_pool_indices": lambda x, to, **geometry: pool(lambda at, pixels: at[pixels.argmax(axis=0)], x, geometry),
+    "max_pool_take": max_pool_take,
+    "max_unpool": max_unpool,
+    "sum_pool": lambda x, mean, **geometry: pool(
+        lambda at, pixels: pixels.sum(axis=0) / (len(at) if mean else 1), x, geometry
+    ),
+    "sum_unpool": sum_unpool,
     "rand": rand,
     "randn": randn,
     "assign": lambda x, y: broadcast(y, x.shape),
@@ -517,7 +599,7 @@ def columns(x: Any, p: Any) -> Any:
     return None if p is None else np.reshape(p, (len(x), *[1] * (x.ndim - 1)))
 
 
-def grouped(x: Any, gamma: Any = None, beta: Any = None, groups: int = 1, eps: float = 1e-5) -> Any:
+def standardize_groups(x: Any, gamma: Any = None, beta: Any = None, groups: int = 1, eps: float = 1e-5) -> Any:
     size, out = len(x) // groups, np.zeros(x.shape)
     for g, n in itertools.product(range(groups), range(x.shape[-1])):
         block = slice(g * size, (g + 1) * size), ..., n
@@ -557,7 +639,7 @@ REFERENCE |= {
     "batch_norm": lambda x, gamma=None, beta=None, eps=1e-5: scaled(
         within(standardized)(x, axis=range(1, x.ndim), eps=eps), columns(x, gamma), columns(x, beta)
     ),
-    "group_norm": grouped,
-    "instance_norm": lambda x, *parameters, eps=1e-5: grouped(x, *parameters, groups=len(x), eps=eps),
+    "group_norm": standardize_groups,
+    "instance_norm": lambda x, *parameters, eps=1e-5: standardize_groups(x, *parameters, groups=len(x), eps=eps),
     "attention": attend,
 }

@@ -16,14 +16,15 @@ Sizes = tuple[int, ...]
 # --- positions of windows --------------------------------------------------------------------------------------------
 
 
-def starts(size: int, reach: int, padding: int, stride: int, caffe: bool = False) -> list[int]:
+def starts(size: int, reach: int, padding: int | tuple[int, int], stride: int, caffe: bool = False) -> list[int]:
     """Return the start of each window, which ends inside the padding; in caffe mode the last one may extend beyond."""
+    before, after = padding if isinstance(padding, tuple) else (padding, padding)
     if not caffe:
-        return list(range(-padding, size + padding - reach + 1, stride))
+        return list(range(-before, size + after - reach + 1, stride))
     found = []
-    for start in range(-padding, size, stride):
+    for start in range(-before, size, stride):
         found.append(start)
-        if start + reach >= size + padding:
+        if start + reach >= size + after:
             break
     return found
 

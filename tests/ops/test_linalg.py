@@ -20,7 +20,6 @@ from helpers.reference import numerical_gradient
 from helpers.runtimes import RUNTIMES, new_backend
 
 from neonlite import Autodiff, Backend, cleanup_backend
-from neonlite.backend.op_methods import NOT_GENERATED
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 
 WITHOUT_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++")
@@ -406,12 +405,6 @@ def test_equal_eigenvalues_give_no_finite_gradient_of_their_vectors(lin: Backend
     x = lin.array(np.eye(3))
     gradient = Autodiff(lin.eigh_vectors(x), lin, lin.array(normal(3, 3))).get_grad_asnumpyarray(x)
     assert not np.isfinite(gradient).all()
-
-
-@pytest.mark.parametrize("name", ["scatter_add_along_axis", "cofactors_backward"])
-def test_an_op_that_only_gradients_build_has_no_method(name: str) -> None:
-    assert name in NOT_GENERATED
-    assert not hasattr(Backend, name)
 
 
 # of rank 2, 1 and 0; and with equal singular values

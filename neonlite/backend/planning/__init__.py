@@ -53,7 +53,6 @@ class Plan(StepList):
 
     run: Callable[[Sequence[Any], Sequence[Any]], None]  # set by the executor
     required_arena_bytes: Callable[[], int]  # set by the executor, if it uses an arena
-    primitives: dict[int, Callable[..., None]]  # set by the executor: {value: the function of its operands and result}
 
     def __init__(
         self,
@@ -66,6 +65,8 @@ class Plan(StepList):
         super().__init__(trees, leaves, targets)
         self.aliases, self.targets_alias = list(aliases), targets_alias
         self.required_arena_bytes = lambda: 0
+        # {value: a primitive, as a function of its operands and result}; set by the executor
+        self.primitives: dict[int, Callable[..., None]] = {}
         self.layouts: list[str] = []  # operands in another layout than CHWN, for printing; set by ``be.plan``
         # values that have views
         self.viewed_values = {self.view_base(v) for v, step in self.numbered_steps if step.kind == "view"}

@@ -120,6 +120,10 @@ class ConvPrimitives(MatmulPrimitives):
         inverse = tuple(filter_axes_order(layer).index(axis) for axis in range(5))
         scale_and_add(u, self.xp.permute_dims(gradient, inverse), beta)
 
+    def supports_groups(self, op: str, layer: ConvLayer) -> bool:
+        """Return whether the primitive of an op, "conv", "conv_backward" or "conv_update", computes groups."""
+        return False
+
     def try_conv_bias(self, layer: ConvLayer, i: Array, f: Array, o: Array, bias: Array, relu: bool) -> bool:
         """Compute ``o = conv(i, f) + bias`` and return True, or return False where no fused kernel exists. bias (K,).
 
@@ -149,8 +153,8 @@ class ConvPrimitives(MatmulPrimitives):
         return self.runtime.reshape(filters, (layer.T, products_per_depth(layer), -1, layer.K))
 
     def _padded_shape(self, layer: ConvLayer) -> tuple[int, ...]:
-        padded = ((n + 2 * p) for n, p in zip(layer.DHW, layer.padding, strict=True))
-        return (layer.C, *padded, layer.N)
+        each = zip(layer.DHW, layer.padding, layer.padding_after, strict=True)
+        return (layer.C, *(n + before + max(before, after) for n, before, after in each), layer.N)
 
     def _interior_slices(self, layer: ConvLayer) -> tuple[slice, ...]:
         inner = (slice(p, p + n) for n, p in zip(layer.DHW, layer.padding, strict=True))
@@ -158,7 +162,7 @@ class ConvPrimitives(MatmulPrimitives):
 
     def _pad_image(self, layer: ConvLayer, i: Array) -> Array:
         """Return the image with zero padding."""
-        if not any(layer.padding):
+        if self._padded_shape(layer) == layer.dimI:
             return i
         padded = self.get_workspace("padded", self._padded_shape(layer), i)
         padded[...] = 0

@@ -93,7 +93,11 @@ class LayerObject(Untracked):
 
 
 class ConvLayer(LayerObject):
-    """The layer object of a convolution from (C, D, H, W, N) with filters (C, T, R, S, K) to (K, M, P, Q, N)."""
+    """The layer object of a convolution from (C, D, H, W, N) with filters (C, T, R, S, K) to (K, M, P, Q, N).
+
+    ``padding`` is that before the images. ``MPQ``, the numbers of windows, implies the padding after them; by default
+    it is the same. With ``groups``, filters are (C / groups, T, R, S, K).
+    """
 
     def __init__(
         self,
@@ -107,6 +111,7 @@ class ConvLayer(LayerObject):
         dilation: Shape,
         MPQ: Shape | None = None,
         relu: bool = False,
+        groups: int = 1,
     ) -> None:
         N, C, K = NCK
         self.TRS, self.padding, self.strides, self.dilation = TRS, padding, strides, dilation
@@ -114,10 +119,23 @@ class ConvLayer(LayerObject):
         each = zip(DHW, TRS, padding, strides, dilation, strict=True)
         MPQ = MPQ or tuple(output_dim(x, s, p, st, dilation=d) for x, s, p, st, d in each)
         super().__init__(backend, dtype, N, (C, *DHW, N), (K, *MPQ, N))
-        self.dimF = (C, *TRS, K)
-        self.dimF2 = (C * math.prod(TRS), K)
+        self.groups = groups
+        self.dimF = (C // groups, *TRS, K)
+        self.dimF2 = (C // groups * math.prod(TRS), K)
         self.sizeF = math.prod(self.dimF)
         self.relu, self.bsum = relu, False
+
+    @property
+    def padding_after(self) -> Shape:
+        """The padding after the images that the last windows cover."""
+        each = zip(self.DHW, self.MPQ, self.TRS, self.strides, self.padding, self.dilation, strict=True)
+        return tuple(max(0, (m - 1) * st + d * (k - 1) + 1 - x - p) for x, m, k, st, p, d in each)
+
+    @property
+    def has_equal_padding(self) -> bool:
+        """Whether there are as many windows as with the same padding after the images as before."""
+        each = zip(self.DHW, self.MPQ, self.TRS, self.strides, self.padding, self.dilation, strict=True)
+        return all(m == (x + 2 * p - d * (k - 1) - 1) // st + 1 for x, m, k, st, p, d in each)
 
 
 class DeconvLayer(ConvLayer):
@@ -130,7 +148,7 @@ class DeconvLayer(ConvLayer):
 class PoolLayer(LayerObject):
     """The layer object of a pooling of (C, D, H, W, N) over windows (J, T, R, S) to (K, M, P, Q, N).
 
-    ``op`` is "max", "avg" or "l2".
+    ``op`` is "max", "avg" or "l2". ``padding`` is that before the images, and ``KMPQ`` implies that after them.
     """
 
     def __init__(
@@ -144,12 +162,13 @@ class PoolLayer(LayerObject):
         padding: Shape,
         strides: Shape,
         caffe: bool,
+        KMPQ: Shape | None = None,
     ) -> None:
         self.op, self.JTRS, self.padding, self.strides = op, JTRS, padding, strides
         self.TRS = JTRS[1:]
         self.J, self.T, self.R, self.S = JTRS
         each = zip(CDHW, JTRS, padding, strides, strict=True)
-        KMPQ = tuple(output_dim(x, s, p, st, pooling=True, caffe=caffe) for x, s, p, st in each)
+        KMPQ = KMPQ or tuple(output_dim(x, s, p, st, pooling=True, caffe=caffe) for x, s, p, st in each)
         super().__init__(backend, dtype, N, (*CDHW, N), (*KMPQ, N))
         self.dimF2 = None
 

@@ -9,7 +9,7 @@ from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
-from neonlite.dtypes import HALF_DTYPES
+from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.ops.shapes import Shape
 from neonlite.typing import NativeArray
 
@@ -43,38 +43,49 @@ POOLINGS: dict[str, tuple[str, str, Callable[..., None]]] = {
 }
 
 
+def find_primitives(primitives: ReferencePrimitives, plan: Plan) -> dict[int, Callable[..., None]]:
+    """Return, for the values of a plan that a primitive computes, the function of the operands and the result."""
+    found = {v: find_primitive(primitives, plan, step) for v, step in plan.numbered_steps}
+    return {v: call for v, call in found.items() if call is not None}
+
+
 def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> Callable[..., None] | None:
     """Return a function of the operands and the result, arrays, that computes a step; None if no primitive does."""
     name, attrs = step.op.name, step.attrs
     if name not in CONVOLUTIONS and name not in POOLINGS:
         return None
-    if step.compute_dtype in HALF_DTYPES and not primitives.runtime.supports_half:
-        return None
-    if attrs.get("groups", 1) > 1 or not attrs.get("mean", True) or any(a != b for a, b in attrs["padding"]):
+    halves = () if primitives.runtime.supports_half else HALF_DTYPES
+    if step.compute_dtype not in FLOAT_DTYPES or step.compute_dtype in halves or not attrs.get("mean", True):
         return None
     shapes = [*map(plan.shape, step.inputs), step.shape]
+    if any(0 in shape for shape in shapes):
+        return None
     layer: Any
     if name in CONVOLUTIONS:
         roles, call = CONVOLUTIONS[name]
         layer = convolution_layer(step, **dict(zip(roles, shapes, strict=True)))
+        if layer.groups > 1 and not primitives.supports_groups(name, layer):
+            return None
     else:
         roles, op, call = POOLINGS[name]
-        layer = pooling_layer(step, op, shapes[roles.index("I")])
+        layer = pooling_layer(step, op, **dict(zip(roles, shapes, strict=True)))
     dims = [getattr(layer, f"dim{role}") for role in roles]
     strided = [isinstance(x, int) and not plan.is_contiguous(x) for x in step.inputs]
-    reshape, xp = primitives.runtime.reshape, primitives.xp
+    reshape = primitives.runtime.reshape
 
     def run(*arrays: NativeArray) -> None:
-        operands = [contiguous_copy(xp, x) if is_strided else x for x, is_strided in zip(arrays, strided, strict=False)]
-        arrays = (*operands, arrays[-1])
-        call(primitives, layer, *[reshape(x, shape) for x, shape in zip(arrays, dims, strict=True)])
+        operands = [
+            contiguous_copy(primitives, n, x) if is_strided else x
+            for n, (x, is_strided) in enumerate(zip(arrays, strided, strict=False))
+        ]
+        call(primitives, layer, *[reshape(x, shape) for x, shape in zip((*operands, arrays[-1]), dims, strict=True)])
 
     return run
 
 
-def contiguous_copy(xp: Any, x: NativeArray) -> NativeArray:
-    """Return a contiguous copy of an array."""
-    copy = xp.empty(x.shape, dtype=x.dtype)
+def contiguous_copy(primitives: ReferencePrimitives, n: int, x: NativeArray) -> NativeArray:
+    """Return a contiguous copy of operand n in a workspace."""
+    copy = primitives.get_workspace(f"operand {n}", x.shape, x)
     copy[...] = x
     return copy
 
@@ -86,12 +97,13 @@ def convolution_layer(step: Step, I: Shape, F: Shape, O: Shape) -> ConvLayer:
     padding = (0,) * len(missing) + tuple(before for before, _ in step.attrs["padding"])
     sizes, window, counts = (missing + shape[1:-1] for shape in (I, F, O))
     backend: Any = None  # no backend checks this object
-    return ConvLayer(backend, step.dtype, (I[-1], I[0], F[-1]), sizes, window, padding, strides, dilation, counts)
+    NCK, groups = (I[-1], I[0], F[-1]), step.attrs["groups"]
+    return ConvLayer(backend, step.dtype, NCK, sizes, window, padding, strides, dilation, counts, groups=groups)
 
 
-def pooling_layer(step: Step, op: str, images: Shape) -> PoolLayer:
+def pooling_layer(step: Step, op: str, I: Shape, O: Shape) -> PoolLayer:
     """Return the layer object of a pooling, with three axes of pixels."""
-    C, *sizes, N = images
+    C, *sizes, N = I
     ones = (1,) * (3 - len(sizes))
     (J, *window), (step_J, *strides), ((pad_J, _), *pads) = (step.attrs[x] for x in ("window", "strides", "padding"))
     backend: Any = None  # no backend checks this object
@@ -105,4 +117,5 @@ def pooling_layer(step: Step, op: str, images: Shape) -> PoolLayer:
         (pad_J, *(0 for _ in ones), *(before for before, _ in pads)),
         (step_J, *ones, *strides),
         step.attrs["ceil"],
+        (O[0], *ones, *O[1:-1]),
     )

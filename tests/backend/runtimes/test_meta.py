@@ -222,6 +222,19 @@ def pools(be: Backend) -> None:
     be.fprop_pool(layer, be.ones(layer.dimI), be.empty(layer.dimO))
 
 
+def image_trees(be: Backend) -> None:
+    I, f = be.array(array(4, 7, 8, N)), be.array(array(4, 3, 3, 6))
+    for options in ({}, {"padding": "same", "strides": 2}, {"padding": ((0, 1), (2, 0)), "dilation": 2}):
+        e = be.conv(I, f, **options).astensor()
+        assert be.deconv(e, f, groups=2).astensor().shape[0] == 8
+        _ = [x.astensor() for x in Autodiff(be.conv(I, f, **options), be, e).get_grad_op_tree([I, f])]
+    _ = be.conv(I, f[:2], groups=2).astensor()
+    for op in ("max", "avg", "l2"):
+        tree = be.pool(be.relu(I), 3, op, strides=2, padding=1)
+        _ = Autodiff(tree, be, tree.astensor()).get_grad_op_tree([I])[0].astensor()
+    _ = be.lrn(I, 5, 0.5, 0.75).astensor()
+
+
 def normalizations(be: Backend) -> None:
     layer = be.lrn_layer("float32", N, 8, H=5, W=6, J=5)
     I, O, denom, D = (be.array(array(*layer.dimI)) for _ in range(4))
@@ -275,7 +288,7 @@ WORK = {
     f.__name__: f
     for f in (
         elementwise, reductions, large, several_targets, products, stacks, recurrent, token_ids, tables, convolutions,
-        order_and_linear_algebra, pools, normalizations, regions, draws, moves, bookkeeping,
+        order_and_linear_algebra, pools, image_trees, normalizations, regions, draws, moves, bookkeeping,
     )
 }  # fmt: skip
 
@@ -460,6 +473,12 @@ def test_a_user_defined_op_exists_on_all_backends_and_runs_in_a_dry_run() -> Non
 
 # --- floating-point operations ---------------------------------------------------------------------------------------
 
+
+def convolution_gradients(be: Backend) -> list[Any]:
+    x, f = be.ones((3, 5, 5, N)), be.ones((3, 3, 3, 6))
+    return Autodiff(be.conv(x, f), be).get_grad_op_tree([x, f])
+
+
 FLOPS: dict[str, tuple[Callable[[Backend], Any], int]] = {
     "one for each element": (lambda be: (be.ones((30, 40)) * 2 + 1).astensor(), 2 * 1200),
     "of the result, when operands stretch": (lambda be: (be.ones((30, 1)) * be.ones((1, 40))).astensor(), 1200),
@@ -487,6 +506,14 @@ FLOPS: dict[str, tuple[Callable[[Backend], Any], int]] = {
     "a large product, which MKL takes": (
         lambda be: be.compound_dot(be.ones((200, 300)), be.ones((300, 400)), be.ones((200, 400)), 0.5, 0.5),
         2 * 200 * 300 * 400,
+    ),
+    "2 c r s for each pixel of a convolution": (
+        lambda be: be.conv(be.ones((4, 5, 5, N)), be.ones((2, 3, 3, 6)), groups=2).astensor(),
+        2 * 2 * 9 * 6 * 3 * 3 * N,
+    ),
+    "and of its gradients": (
+        lambda be: [x.astensor() for x in convolution_gradients(be)],
+        2 * 2 * 3 * 9 * 6 * 3 * 3 * N,
     ),
     "scatter_add: an addition for each": (
         lambda be: be.build("scatter_add", be.ones((6, 5)), be.zeros((6, 1), dtype="int32"), axis=0, size=3).astensor(),

@@ -130,7 +130,7 @@ class CudaConvolution(KernelLauncher):
 
 def is_pointwise(layer: ConvLayer) -> bool:
     """Return whether a convolution has 1x1 filters, stride 1 and no padding, and so is a matrix product."""
-    return {*layer.TRS, *layer.strides} == {1} and not any(layer.padding)
+    return {*layer.TRS, *layer.strides} == {1} and not any((*layer.padding, *layer.padding_after))
 
 
 # --- reorder images between CHWN and NHWC on the GPU with a tiled transpose through shared memory ---
@@ -469,7 +469,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         relu: bool = False,
     ) -> bool:
         """Compute ``out = alpha conv + beta out`` by cuDNN and return True, or return False where it cannot."""
-        if not self.supports_nhwc:
+        if not self.supports_nhwc or not layer.has_equal_padding:
             return False
         if is_pointwise(layer):
             return bias is None and self._convolve_pointwise(operation, layer, operands, out, alpha, beta)

@@ -15,7 +15,7 @@ from neonlite.backend.cache import Cache
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
-from neonlite.backend.primitives.rows import find_primitive
+from neonlite.backend.primitives.rows import find_primitives
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
 from neonlite.backend.runtimes.cuda.cublas import flatten_sum, fuse_gemm_sums
@@ -120,8 +120,7 @@ class CudaExecutor:
         if not is_check_synchronous():  # errors are raised at the next synchronization
             plan.raising_values = [v for v in plan.raising_values if not is_gather(plan, plan.step_of(v))]
             plan.set_stages(plan.stages)
-        primitives = [(v, find_primitive(self.primitives, plan, step)) for v, step in plan.numbered_steps]
-        plan.primitives = {v: call for v, call in primitives if call is not None}
+        plan.primitives = find_primitives(self.primitives, plan)
         fuse_gemm_sums(plan)
         fuse_row_stages(plan)
         xp, views = self.runtime.xp, {v: step for v, step in plan.numbered_steps if step.kind == "view"}

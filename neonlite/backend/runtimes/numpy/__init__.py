@@ -15,7 +15,7 @@ from neonlite.backend.errstate import copy_unsafe, ignore_fp_errors, restore_fp_
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.planning.steps import Stage
-from neonlite.backend.primitives.rows import find_primitive
+from neonlite.backend.primitives.rows import find_primitives
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import accelerated, accelerator_versions
 from neonlite.backend.runtimes.base import Runner, Runtime
@@ -37,7 +37,8 @@ class BlockedExecutor(StageExecutor):
     """
 
     def compile(self, plan: Plan) -> Runner:
-        """Return ``run(targets, leaves)`` for a plan, and set ``plan.required_arena_bytes``."""
+        """Return ``run(targets, leaves)`` for a plan, and set ``plan.required_arena_bytes`` and ``primitives``."""
+        plan.primitives = find_primitives(self.primitives, plan)
         stages = [FusedStage(plan, s, self) if s.kind == "fused" else CallStage(plan, s, self) for s in plan.stages]
         plan.required_arena_bytes = lambda: max((stage.required_arena_bytes() for stage in stages), default=0)
         if len(stages) == 1 and isinstance(stages[0], FusedStage) and stages[0].is_whole_plan:
@@ -103,7 +104,7 @@ class CallStage:
         self.function: Callable[..., None] | None = (
             executor.gemm if name in ("dot", "matmul") else CALL_FUNCTIONS.get(name)
         )
-        self.primitive = find_primitive(executor.primitives, plan, self.step)
+        self.primitive = plan.primitives.get(self.v)
         self.buffer_slots: list[ArenaSlot] = []  # arena slots of its buffers, after the plan's temporaries
         self.end_offset = plan.arena_bytes
         for shape, dtype in (

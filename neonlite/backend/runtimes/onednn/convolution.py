@@ -102,6 +102,12 @@ class OneDNNConvolution(NumPyPrimitives):
         else:
             super().conv_fprop(layer, read_chwn(i), f, write_chwn(o, beta == 0), alpha, beta)
 
+    def supports_groups(self, op: str, layer: ConvLayer) -> bool:
+        """Return whether the primitive of an op, "conv", "conv_backward" or "conv_update", computes groups."""
+        factory = {"conv": create_fprop, "conv_backward": create_bprop, "conv_update": create_update}[op]
+        like = self.xp.empty(0, dtype=layer.dtype)
+        return layer.C >= MIN_BPROP_CHANNELS and self._get_convolution(factory, layer, like) is not None
+
     def try_conv_bias(self, layer: ConvLayer, i: Images, f: Array, o: Images, bias: Array, relu: bool) -> bool:
         """Compute ``o = conv(i, f) + bias`` and return True, or return False without a fast primitive. bias (K,)."""
         conv = self._get_convolution(create_fprop, layer, i, True)
@@ -471,14 +477,16 @@ class ConvolutionDesc:
         self.src_desc, self.dst_desc = (
             self.nhwc_desc((dim[-1], *dim[inner], dim[0])) for dim in (layer.dimI, layer.dimO)
         )  # dims (N, C, H, W)
-        last = len(window) + 1
-        self.weights_desc = permuted_desc(library, (C, *window, K), (last, *range(last)))  # dims (K, C, R, S)
+        weights = (C, *window, K)
+        strides, groups = contiguous_strides(weights), (layer.groups,) * (layer.groups > 1)
+        dims = (*groups, K // layer.groups, C, *window)  # (K, C, R, S), or with the groups first
+        self.weights_desc = library.memory_desc(dims, (*(K // n for n in groups), 1, *strides[:-1]))
         self.bias_desc = library.memory_desc((K,), (1,)) if with_bias else None
         dilation = [n - 1 for n in layer.dilation]
-        each = layer.strides, dilation, layer.padding, layer.padding
+        each = layer.strides, dilation, layer.padding, layer.padding_after
         self.geometry = [dims_array(along[first - 1 :]) for along in each]
         bias = self.bias_desc and self.bias_desc.handle
-        self.handles = self.src_desc.handle, library.any_memory_desc((K, C, *window)), bias
+        self.handles = self.src_desc.handle, library.any_memory_desc(dims), bias
 
     def nhwc_desc(self, dims: Sequence[int]) -> MemoryDesc:
         """Return the descriptor of images with dims (N, C, H, W) in NHWC."""

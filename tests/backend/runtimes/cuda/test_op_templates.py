@@ -85,6 +85,32 @@ def matrices(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     ]
 
 
+def images(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
+    """Return convolutions and poolings, and their gradients; in groups, a function of CuPy computes them."""
+    i, e = (be.reshape(a * 1, (2, 4, 4, 8)) for a in (x, y))
+    f = be.build("slice", e, index=((0, 2, 1), (0, 3, 1), (1, 3, 1), (4, 2, 1)))
+    attrs: dict[str, Any] = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 2), "groups": 1}
+    pool: dict[str, Any] = {
+        "window": (1, 3, 2),
+        "strides": (1, 1, 1),
+        "padding": ((0, 0), (1, 1), (1, 0)),
+        "ceil": False,
+    }
+    indices = be.build("max_pool_indices", i, to="uint8", **pool)
+    return [
+        be.build("conv", i, f, **attrs),
+        be.build("conv_backward", e, f, to=i.shape, **attrs),
+        be.build("conv_update", i, e, to=f.shape, **attrs),
+        be.conv(i, be.build("slice", f, index=((0, 1, 1), (0, 3, 1), (0, 2, 1), (0, 2, 1))), groups=2),
+        be.build("max_pool", i, **pool),
+        indices,
+        be.build("max_pool_take", e, indices, **pool),
+        be.build("max_unpool", e, indices, to=i.shape, **pool),
+        be.build("sum_pool", i, mean=False, **pool),
+        be.build("sum_unpool", e, to=i.shape, mean=False, **pool),
+    ]
+
+
 def draws(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     """Return random numbers combined with the operands, of any float dtype: they are those of the CPU."""
     return [x + be.rand(*SHAPE), be.rand(3, 5), be.randn(5, 3)]
@@ -95,7 +121,7 @@ def table(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
 
 
 PLANS: dict[str, Callable[..., list[Any]]] = {
-    f.__name__: f for f in (table, reductions, movements, orders, matrices, draws)
+    f.__name__: f for f in (table, reductions, movements, orders, matrices, images, draws)
 }
 
 
