@@ -345,7 +345,8 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         if not hasattr(self, "_opened"):
             op: Any = self.info.op_def
             self._opened = evaluate_formula(op, self.operands, tuple(self.info.attrs.items()), self.info.be)
-        return self._opened
+        opened: OpTreeNode = self._opened
+        return opened
 
     @property
     def name(self) -> None:  # type: ignore[override]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from neonlite import Autodiff, Backend, OpTreeNode, explorer
-from neonlite.ops import OPS
+from neonlite.ops import OP_TABLE, OPS
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_formula_need_not_use_an_operand(be: Backend, x: Any, own: Any) -> Non
     assert (dy == 0).all()
 
 
-def test_a_formula_may_have_tensors_of_its_own(be: Backend, x: Any, own: Any) -> None:
+def test_a_formula_may_use_tensors_besides_its_operands(be: Backend, x: Any, own: Any) -> None:
     w = be.array([[2.0], [-1.0]], name="w")
     own("weighted", formula=lambda be, x: x * w)
     close(be.weighted(x), x * w)
@@ -240,7 +240,7 @@ def test_equal_operands_below_where_get_the_gradient_once(be: Backend, x: Any, o
     np.testing.assert_allclose(dx, 2 * np.maximum(x.get(), 0))
 
 
-@pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.formula is not None])
+@pytest.mark.parametrize("name", [op.name for op in OP_TABLE if op.formula is not None])
 def test_the_explorer_shows_formula_and_rule(be: Backend, x: Any, name: str) -> None:
     operands = {"cross_entropy": [x, x], "masked_softmax": [x, x > 0], "attention": [x, x, x]}.get(name, [x])
     tree = getattr(be, OPS[name].method)(*operands)

@@ -27,7 +27,7 @@ def softmax(be: BackendBase, x: Operand, *, axis: AxisLike = 0) -> Operand:
     return e / be.sum(e, axis=axis)
 
 
-def grad_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike) -> Gradients:
+def grad_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike = 0) -> Gradients:
     """Return ``z (dz - sum(z dz))``."""
     return (z * (dz - be.sum(z * dz, axis=axis)),)
 
@@ -38,7 +38,7 @@ def log_softmax(be: BackendBase, x: Operand, *, axis: AxisLike = 0) -> Operand:
     return shifted - be.log(be.sum(be.exp(shifted), axis=axis))
 
 
-def grad_log_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike) -> Gradients:
+def grad_log_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike = 0) -> Gradients:
     """Return ``dz - e^z sum(dz)``."""
     return (dz - be.exp(z) * be.sum(dz, axis=axis),)
 
@@ -53,7 +53,7 @@ def masked_softmax(be: BackendBase, x: Operand, mask: Operand, *, axis: AxisLike
 
 
 def grad_masked_softmax(
-    be: BackendBase, dz: Operand, z: Operand, x: Operand, mask: Operand, axis: AxisLike
+    be: BackendBase, dz: Operand, z: Operand, x: Operand, mask: Operand, axis: AxisLike = 0
 ) -> Gradients:
     """Return ``z (dz - sum(z dz))``."""
     return *grad_softmax(be, dz, z, x, axis), None
