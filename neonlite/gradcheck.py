@@ -14,6 +14,7 @@ from neonlite.backend.tensor import Tensor, replay_view
 from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import label
+from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode, create_node, postorder
 from neonlite.tree_structure import RandomSource, opened_anyway
 
@@ -214,14 +215,16 @@ def _check_op_gradient(be: BackendBase, node: Any, tolerance: float) -> list[Gra
 
 
 def _replace_operands(node: Any, leaves: dict[int, Any]) -> Any:
+    op: Any = node.info.op_def
+
     def swap(x: Any) -> Any:
         if id(x) in leaves:
             return leaves[id(x)][1]
         if type(x) is OpTreeNode and x.op == "pair":
-            return create_node(x.info.op_def, swap(x.left), swap(x.right), (), x.backend)
+            return create_node(OPS["pair"], swap(x.left), swap(x.right), (), x.backend)
         return x
 
-    return create_node(node.info.op_def, swap(node.left), swap(node.right), tuple(node.attrs.items()), node.backend)
+    return create_node(op, swap(node.left), swap(node.right), tuple(node.attrs.items()), node.backend)
 
 
 def _compare_directional(
