@@ -215,6 +215,8 @@ def _check_op_gradient(be: BackendBase, node: Any, tolerance: float) -> list[Gra
 
 
 def _replace_operands(node: Any, leaves: dict[int, Any]) -> Any:
+    op: Any = node.info.op_def
+
     def swap(x: Any) -> Any:
         if id(x) in leaves:
             return leaves[id(x)][1]
@@ -222,7 +224,7 @@ def _replace_operands(node: Any, leaves: dict[int, Any]) -> Any:
             return create_node(OPS["pair"], swap(x.left), swap(x.right), (), x.backend)
         return x
 
-    return create_node(node.info.op_def, swap(node.left), swap(node.right), tuple(node.attrs.items()), node.backend)
+    return create_node(op, swap(node.left), swap(node.right), tuple(node.attrs.items()), node.backend)
 
 
 def _compare_directional(
