@@ -322,8 +322,8 @@ ERRORS: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
     "no pixels": (
         lambda be, x, f: be.deconv(be.ones((6, 1, 1, 4)), f, padding=1),
         ValueError,
-        r"be\.deconv\(.*expected images with as many channels as there are filters, a multiple of 1 groups, and a result "
-        r"of at least one pixel, got 6 channels, 6 filters and a result of \(0, 0\) pixels",
+        r"be\.deconv\(.*expected images with as many channels as there are filters, a multiple of 1 groups, and a "
+        r"result of at least one pixel, got 6 channels, 6 filters and a result of \(0, 0\) pixels",
     ),
     "groups of a transposed convolution": (
         lambda be, x, f: be.deconv(be.ones((6, 1, 1, 4)), f, groups=4),
