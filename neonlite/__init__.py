@@ -35,6 +35,7 @@ __all__ = [
 
 _LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.messages"}
 _LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.contraction")
+_LAZY_NAMES |= {"Sequential": "neonlite.layers", "jit": "neonlite.programs"}
 
 if TYPE_CHECKING:
     from neonlite import array_api as array_api
@@ -51,8 +52,10 @@ if TYPE_CHECKING:
     from neonlite.contraction import einsum as einsum
     from neonlite.contraction import tensordot as tensordot
     from neonlite.contraction import transpose as transpose
+    from neonlite.layers import Sequential as Sequential
     from neonlite.messages import logger as logger
     from neonlite.models import Model as Model
+    from neonlite.programs import jit as jit
 else:
 
     def __getattr__(name):

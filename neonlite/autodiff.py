@@ -11,6 +11,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import pairwise
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
@@ -22,8 +23,9 @@ from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label, listed
 from neonlite.name_hints import AUTODIFF, add_hints
 from neonlite.ops import OPS, missing_gradient
+from neonlite.ops.functions import widen_half
 from neonlite.ops.shapes import reduction_shape
-from neonlite.optree import Operand, OpTreeNode, create_node, postorder
+from neonlite.optree import Operand, OpTreeNode, copy_node, postorder
 from neonlite.typing import NumPyArray
 
 if TYPE_CHECKING:
@@ -82,34 +84,42 @@ class Autodiff:
         grads = self.backpropagate({id(leaf) for root in roots for leaf in leaves_of_root.get(root, ())})
         return [self._accumulate_views(x, grads) for x in tensors]
 
-    def backpropagate(self, leaves: set[int]) -> dict[int, Operand]:
+    def backpropagate(
+        self, leaves: set[int], root: OpTreeNode | None = None, error: Operand | None = None
+    ) -> dict[int, Operand]:
         """Return the gradients with respect to the given leaves and the nodes that depend on them.
 
         Parameters
         ----------
         leaves : set of int
             The ids of leaves.
+        root, error : OpTreeNode and Operand, optional
+            Instead of the tree and ``next_error``: the formula of a composite op below ``where``, and its gradient.
 
         Returns
         -------
         dict
             {id of a leaf or node: its gradient}, by reverse accumulation.
         """
-        nodes = [z for z in postorder(self.op_tree, opens=OPENED) if z.op != "pair"]
+        top = self.op_tree if root is None else root
+        nodes = [(z, operands_of(z)) for z in postorder(top, opens=OPENED) if z.op != "pair"]
         reachable = set(leaves)  # the leaves, and every node that depends on them
-        for z in nodes:
-            if any(id(x) in reachable for x in operands_of(z)):
+        for z, operands in nodes:
+            if any(id(x) in reachable for x in operands):
                 reachable.add(id(z))
-        grads: dict[int, Operand] = {id(self.op_tree): self.next_error}
-        masked: set[int] = set()  # operands of ``where``, and what they are computed from: 0 where it selects others
-        for z in reversed(nodes):
-            dz, rule = grads.get(id(z)), z.info.op_def.grad
-            if dz is None or rule is None or id(z) not in reachable:
+        grads: dict[int, Operand] = {id(top): self.next_error if error is None else error}
+        # operands of ``where``, and what they are computed from: 0 where it selects others
+        masked: set[int] = set() if root is None else {id(root)}
+        for z, operands in reversed(nodes):
+            dz, op = grads.get(id(z)), z.info.op_def
+            if dz is None or op.grad is None or id(z) not in reachable or id(z) in leaves:
                 continue
-            is_opened = z.info.op_def.opens_to_differentiate
-            input_grads = (dz,) if is_opened else self._apply_rule(rule, z, dz)
             is_masked = id(z) in masked or z.op == "where"
-            for x, dx in zip(operands_of(z), input_grads, strict=True):
+            input_grads: tuple[Operand | None, ...] = (dz,)
+            if not op.opens_to_differentiate:
+                opens = is_masked and op.formula is not None
+                input_grads = self._differentiate_formula(z, dz) if opens else self._apply_rule(op.grad, z, dz)
+            for x, dx in zip(operands, input_grads, strict=True):
                 if dx is not None and id(x) in reachable:
                     if is_masked:
                         masked.add(id(x))
@@ -123,10 +133,12 @@ class Autodiff:
         known = self._cache.known_values
         if rule is missing_gradient:
             raise NotImplementedError(f"the op {z.op!r} was defined without a derivative. Pass grad= to be.define_op.")
-        values = [known.get(id(x), x) for x in (z, *z.operands)]
-        if values[0] is self.op_tree:  # a copy, as the cache on the tree must not refer to the tree
-            values[0] = create_node(OPS[z.op], z.left, z.right, tuple(z.info.attrs.items()), self.be)
-        grads = rule(self.be, dz, *values, **z.info.attrs)
+        values = [dz, *(known.get(id(x), x) for x in (z, *z.operands))]
+        if values[1] is self.op_tree:
+            values[1] = copy_node(z)  # as the cache on the tree must not refer to the tree
+        if z.info.op_def.formula is not None:  # type: ignore[union-attr]
+            values = [widen_half(self.be, x) for x in values]
+        grads = rule(self.be, *values, **z.info.attrs)
         check_input_grads(z, grads)
         return grads
 
@@ -146,6 +158,11 @@ class Autodiff:
         return self.be.broadcast_to(dx, x.shape)
 
     # --- how it is made fast, and the rest ---
+
+    def _differentiate_formula(self, z: OpTreeNode, dz: Operand) -> tuple[Operand | None, ...]:
+        """Return the gradients of the operands of a composite op by its formula, each op of which is masked."""
+        grads = self.backpropagate({id(x) for x in z.operands if isinstance(x, Operand)}, z.opened, dz)
+        return tuple(grads.pop(id(x), None) for x in z.operands)  # the first of equal operands gets the gradient
 
     def back_prop_grad(self, tensors: Variables, gradients: Tensor | Sequence[Tensor]) -> None:
         """Evaluate the gradients with respect to some tensors into given tensors, all in one plan.
@@ -340,7 +357,7 @@ class Autodiff:
 
         ``where`` has the gradient 0 at elements that it does not select, and 0 times infinity would be NaN.
         """
-        kind = OPS[z.op].kind
+        kind = z.info.op_def.kind  # type: ignore[union-attr]
         if z.op == "where" or kind not in ("elementwise", "reduction") or is_finite_multiple(dx, dz):
             return dx
         if kind == "reduction":
@@ -348,21 +365,27 @@ class Autodiff:
         return self.be.where(dz, dx, 0)
 
     def _accumulate_views(self, x: Tensor, grads: dict[int, Operand]) -> Operand:
-        """Return the gradient of a tensor as the sum over all leaves that are views of the same memory."""
-        leaves = [leaf for leaf in self._cache.leaves_of_root.get(id(x.root), ()) if id(leaf) in grads]
+        """Return the gradient of a tensor as the sum over all leaves that share memory with it."""
+        if id(x) in grads and id(x.root) in self._cache.roots_of_disjoint_leaves:
+            return grads[id(x)]
+        views = self._cache.leaves_of_root.get(id(x.root), ())
+        leaves = [leaf for leaf in views if id(leaf) in grads and overlap(x, leaf) != "none"]
         if not leaves:
             return self.be.zeros(x.shape, dtype=x.info.dtype)
-        if len(leaves) == 1 and leaves[0] is x:
-            return grads[id(x)]
-        parts: list[Operand] = []  # the gradients of the tensor that owns the memory
+        steps = {id(leaf): list(view_steps(leaf)) for leaf in leaves}
+        are_views = all(leaf is x or any(base is x for base, _, _ in steps[id(leaf)]) for leaf in leaves)
+        owner = x if are_views else x.root
+        parts: list[Operand] = []  # the gradients of the owner
         for leaf in leaves:
-            dx = grads[id(leaf)]
-            for parent, op, attrs in view_steps(leaf):
+            dx, t = grads[id(leaf)], leaf
+            for parent, op, attrs in steps[id(leaf)]:
+                if t is owner:
+                    break
                 node, rule = self.be.build(op, parent, **attrs), OPS[op].grad or missing_gradient
-                dx = self._unbroadcast(rule(self.be, dx, node, parent, **attrs)[0], parent)
+                dx, t = self._unbroadcast(rule(self.be, dx, node, parent, **attrs)[0], parent), parent
             parts.append(dx)
         total = reduce(add, parts)
-        for _, op, attrs in reversed(list(view_steps(x))):
+        for _, op, attrs in [] if are_views else reversed(list(view_steps(x))):
             total = self.be.build(op, total, **attrs)
         return total
 
@@ -409,19 +432,30 @@ class GradientCache:
         self.next_error = next_error
         self.allow_unused = allow_unused
         self.known_values = {id(node): tensor for node, tensor in values.items()}
-        self.known_values |= {id(z.opened): tensor for z, tensor in values.items() if OPENED(z.info.op_def)}
+        opened = [z for z in values if isinstance(z, OpTreeNode) and OPENED(z.info.op_def)]
+        self.known_values |= {id(z.opened): values[z] for z in opened}
         # references, so that no new node gets an id that is in known_values
         self.known_nodes = [node for node in values if node is not op_tree]
         self.leaves = {
-            id(x): x for node in postorder(op_tree, opens=OPENED) for x in operands_of(node) if isinstance(x, Tensor)
+            id(x): x
+            for node in postorder(op_tree, opens=OPENED)
+            for x in (() if OPENED(node.info.op_def) else (node.left, node.right))
+            if isinstance(x, Tensor)
         }
         self.leaves_of_root: dict[int, list[Tensor]] = {}
         for leaf in self.leaves.values():
             self.leaves_of_root.setdefault(id(leaf.root), []).append(leaf)
+        self.roots_of_disjoint_leaves = {root for root, views in self.leaves_of_root.items() if are_disjoint(views)}
         # the last request: the ids of its tensors, the tensors, and their gradients
         self.requested_ids: tuple[int, ...] | None = None
         self.requested: Sequence[Tensor] = ()
         self.gradients: list[Operand] = []
+
+
+def are_disjoint(tensors: Sequence[Tensor]) -> bool:
+    """Return whether tensors of one memory share no element."""
+    spans = sorted(t.span for t in tensors)
+    return all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 def operands_of(z: OpTreeNode) -> tuple[Any, ...]:

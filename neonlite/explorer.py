@@ -15,7 +15,7 @@ from neonlite.backend.tensor import display_values, format_values
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label
 from neonlite.ops import Op, missing_gradient
-from neonlite.optree import Operand, OpTreeNode, postorder
+from neonlite.optree import Operand, OpTreeNode, evaluate_formula, postorder
 
 if TYPE_CHECKING:
     import anywidget
@@ -160,7 +160,11 @@ def describe_op(dry_run: Backend, node: OpTreeNode) -> dict[str, str]:
         for x, name in zip(node.operands, chain(operand_names(op), (f"x{i}" for i in count(3))), strict=False)
     ]
     z = dry_run.empty(node.shape, dtype=node.info.dtype, name="z")
-    if op.grad is None or op.grad is missing_gradient:
+    if op.formula is not None:
+        text["formula"] = evaluate_formula(op, tuple(operands), tuple(node.info.attrs.items()), dry_run).pp()
+    if op.opens_to_differentiate:
+        text["gradient rule"] = "that of the formula"
+    elif op.grad is None or op.grad is missing_gradient:
         text["gradient rule"] = "0" if op.grad is None else "none"
     else:
         rule = format_gradient_rule(dry_run, op, operands, z, node.info.attrs)
@@ -170,8 +174,8 @@ def describe_op(dry_run: Backend, node: OpTreeNode) -> dict[str, str]:
 
 def operand_names(op: Op) -> list[str]:
     """Return the names of an op's operands in formulas, such as x, y or indices."""
-    names = [p.name for p in inspect.signature(op.run).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
-    return names or ["x", "y"]
+    parameters = inspect.signature(op.formula or op.run).parameters.values()
+    return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][1:] or ["x", "y"]
 
 
 def format_gradient_rule(

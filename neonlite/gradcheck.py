@@ -14,9 +14,8 @@ from neonlite.backend.tensor import Tensor, replay_view
 from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import label
-from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode, create_node, postorder
-from neonlite.tree_structure import RandomSource
+from neonlite.tree_structure import RandomSource, opened_anyway
 
 if TYPE_CHECKING:
     from neonlite.array_api import Array
@@ -159,9 +158,14 @@ def check_grad(
     reference_be = be.allocate_backend(runtime, rng_seed=0, default_dtype="float64")
     copies: dict[int, Any] = {}
     nodes: list[Any] = []
+    for node in postorder(root, opens=opened_anyway):
+        if type(node.left) is RandomSource:
+            raise ValueError(
+                "be.check_grad: expected a tree without random numbers, as they change its value at each evaluation"
+            )
     for node in postorder(root):
         a, b = (_copy_operand(x, reference_be, copies) for x in (node.left, node.right))
-        copies[id(node)] = create_node(OPS[node.op], a, b, tuple(node.attrs.items()), reference_be)
+        copies[id(node)] = create_node(node.info.op_def, a, b, tuple(node.attrs.items()), reference_be)
         nodes.append(copies[id(node)])
     if tensors is None:
         leaves = {id(x): x for node in postorder(root) for x in node.operands if isinstance(x, Tensor)}
@@ -182,10 +186,6 @@ def check_grad(
 
 def _copy_operand(x: Any, be: BackendBase, copies: dict[int, Any]) -> Any:
     """Return a copy of a tensor, and of the tensor it is a view of, on another backend; else the operand itself."""
-    if isinstance(x, RandomSource):
-        raise ValueError(
-            "be.check_grad: expected a tree without random numbers, as they change its value at each evaluation"
-        )
     if id(x) in copies:
         return copies[id(x)]
     if not isinstance(x, Tensor):
@@ -218,10 +218,10 @@ def _replace_operands(node: Any, leaves: dict[int, Any]) -> Any:
         if id(x) in leaves:
             return leaves[id(x)][1]
         if type(x) is OpTreeNode and x.op == "pair":
-            return create_node(OPS[x.op], swap(x.left), swap(x.right), (), x.backend)
+            return create_node(x.info.op_def, swap(x.left), swap(x.right), (), x.backend)
         return x
 
-    return create_node(OPS[node.op], swap(node.left), swap(node.right), tuple(node.attrs.items()), node.backend)
+    return create_node(node.info.op_def, swap(node.left), swap(node.right), tuple(node.attrs.items()), node.backend)
 
 
 def _compare_directional(

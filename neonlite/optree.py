@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, overload
 
 from neonlite import numpy_methods
-from neonlite.messages import describe
+from neonlite.messages import describe, truncate_message
 from neonlite.numpy_methods import ArrayMethods
-from neonlite.ops import OPS, Op
+from neonlite.ops import OP_TABLE, OPS, Op
+from neonlite.ops.functions import widen_half
 from neonlite.tree_inference import (
     NO_LEAVES,
     SEQUENCES,
@@ -30,6 +31,7 @@ from neonlite.tree_inference import (
     composite_info,
     infer_info,
     not_an_operand,
+    promoted_half,
     unchecked_info,
     unknown_op,
 )
@@ -65,20 +67,6 @@ def new_node(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -
     node.info = infer_info(op, a, b, attrs, be)
     node.left, node.right = a, b
     node.leaves = unite_leaves(leaves_of(a), leaves_of(b))
-    return node
-
-
-def new_composite(op: Op, a: Any, b: Any, attrs: Attrs, be: Any) -> OpTreeNode:
-    """Return the node of a composite op, with the op-tree of its formula, of which it has the leaves."""
-    operands, formula = flatten_pairs(a, b), op.formula
-    be = be or backend_of(*operands)
-    opened: Any = formula(be, *operands, **dict(attrs))  # type: ignore[misc]
-    node: OpTreeNode = _new(OpTreeNode)
-    node.opened = opened if isinstance(opened, OpTreeNode) else opened * 1
-    node.left, node.right, node.leaves = a, b, node.opened.leaves
-    key = (op, node.opened.info, attrs)
-    info = be.structures.get(key)
-    node.info = be.structures.add(key, composite_info(op, node.opened.info, attrs, b)) if info is None else info
     return node
 
 
@@ -352,6 +340,14 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         def flatten(self) -> OpTreeNode: ...
 
     @property
+    def opened(self) -> OpTreeNode:
+        """The op-tree of the formula of a composite op."""
+        if not hasattr(self, "_opened"):
+            op: Any = self.info.op_def
+            self._opened = evaluate_formula(op, self.operands, tuple(self.info.attrs.items()), self.info.be)
+        return self._opened
+
+    @property
     def name(self) -> None:  # type: ignore[override]
         """None: nodes have no name."""
         return None
@@ -408,7 +404,9 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         if op["op"] == "assign":
             return OpTreeNode(dict(op), a, b)
         attrs = tuple((k, v) for k, v in op.items() if k not in ("op", "shape"))
-        return create_node(OPS[op["op"]], a, b, attrs, be or getattr(op, "be", None))
+        # a custom op that was defined again stays the old one, of which the op dict of a node is
+        op_def = op.op_def if isinstance(op, Info) else OPS[op["op"]]
+        return create_node(op_def, a, b, attrs, be or getattr(op, "be", None))  # type: ignore[arg-type]
 
     # --- evaluation ---
 
@@ -542,7 +540,7 @@ def create_node(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None
         if key_a is NotImplemented or key_b is NotImplemented:
             return NotImplemented
         if op.formula is not None:
-            return new_composite(op, a, b, attrs, be)
+            return create_composite(op, a, b, attrs, be, key, leaves)
         node = new_node(op, a, b, attrs, be)
         if leaves is not None:
             node.info = node.info.be.structures.add(key, node.info)
@@ -550,3 +548,59 @@ def create_node(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None
     node = _new(OpTreeNode)
     node.info, node.left, node.right, node.leaves = info, a, b, leaves
     return node
+
+
+def create_composite(
+    op: Op, a: Any, b: Any, attrs: Attrs, be: Any, key: tuple[Any, ...], leaves: Leaves | None
+) -> OpTreeNode:
+    """Return the node of a composite op. Its leaves are those of its operands, and those of its formula.
+
+    The formula is evaluated for a new structure only, if it is one of the table and adds nothing but numbers. Operands
+    must not have numbers then, as these may equal those of the formula, and be one leaf with them.
+    """
+    node: OpTreeNode = _new(OpTreeNode)
+    node.left, node.right = a, b
+    structures = (be or backend_of(a, b)).structures
+    known = None if leaves is None else structures.get((op, key))
+    if known is not None:
+        node.info, added = known
+        node.leaves = leaves | added
+        return node
+    node._opened = opened = evaluate_formula(op, flatten_pairs(a, b), attrs, be)
+    node.info, node.leaves = composite_info(op, opened.info, attrs, b), unite_leaves(leaves, opened.leaves)
+    if leaves is not None and node.leaves is not None and opened.leaves is not None:
+        index = {leaf_id: i for i, leaf_id in enumerate(node.leaves)}
+        used = tuple([index[leaf_id] for leaf_id in opened.leaves])
+        node.info = structures.add((*key, opened.info, used), node.info)
+        added = {leaf_id: x for leaf_id, x in opened.leaves.items() if leaf_id not in leaves}
+        if op in OP_TABLE and not any(map(is_number, leaves.values())) and all(map(is_number, added.values())):
+            structures.add((op, key), (node.info, added))
+    return node
+
+
+def is_number(x: object) -> bool:
+    """Return whether a leaf is a Python number."""
+    return isinstance(x, int | float)
+
+
+def copy_node(z: OpTreeNode) -> OpTreeNode:
+    """Return another node of the same op and operands, and of the same formula."""
+    node: OpTreeNode = _new(OpTreeNode)
+    node.info, node.left, node.right, node.leaves = z.info, z.left, z.right, z.leaves
+    if hasattr(z, "_opened"):  # with the same random numbers
+        node._opened = z._opened
+    return node
+
+
+def evaluate_formula(op: Op, operands: tuple[Any, ...], attrs: Attrs, be: Any) -> OpTreeNode:
+    """Return the op-tree of a formula. Operands of 16-bit floats are cast to float32, and the result back."""
+    try:
+        be = be or backend_of(*operands)
+        opened = op.formula(be, *[widen_half(be, x) for x in operands], **dict(attrs))  # type: ignore[misc]
+        if not isinstance(opened, Operand):
+            raise TypeError(f"expected an op-tree as the result of the formula, got {describe(opened)}")
+        if (half := promoted_half(op, operands)) and opened.info.dtype == "float32":
+            opened = be.astype(opened, half)
+        return opened if isinstance(opened, OpTreeNode) else opened * 1
+    except (ValueError, TypeError, IndexError) as error:
+        raise type(error)(f"be.{op.method}({describe(*operands)}): {truncate_message(error)}") from error

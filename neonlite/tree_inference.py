@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, dtype_bits, promote_types
+from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, INT_DTYPES, LIMITS, dtype_bits, promote_types
 from neonlite.messages import NO_COMPLEX, describe, owners, truncate_message
 from neonlite.ops import OPS, SHAPE_FN_BY_KIND, Op
 from neonlite.ops.shapes import at_least_2d
-from neonlite.tree_structure import STATIC_INTS, Above, Attrs, Below, Info, Leaves, RandomSource, flatten_pairs, info_of
+from neonlite.tree_structure import (
+    STATIC_INTS,
+    Above,
+    Attrs,
+    Below,
+    Info,
+    Leaves,
+    RandomSource,
+    flatten_pairs,
+    info_of,
+    traces,
+)
 
 if TYPE_CHECKING:
     from neonlite.backend.base import BackendBase
@@ -47,6 +60,10 @@ def as_leaf(
     except AttributeError:
         info = None
     if type(info) is Info:
+        if traces and (trace := traces.get(get_ident())) is not None:
+            x = trace.read(x)
+            if hasattr(x, "leaves"):  # the value that the traced function has assigned
+                return x.info, x.leaves, x
         return info, {id(x): x}, x
     if isinstance(x, bool) or type(x).__name__ == "bool":  # and numpy.bool
         return int(x), NO_LEAVES, int(x)
@@ -155,6 +172,13 @@ def composite_info(op: Op, opened: Info, attrs: Attrs, b: object) -> Info:
     info.shape, info.dtype, info.compute_dtype = opened.shape, opened.dtype, opened.dtype
     info.find, info.num_children = opened.find, 1 + (b is not None)
     return info
+
+
+def promoted_half(op: Op, operands: Sequence[Any]) -> str:
+    """Return the dtype to which the operands of a composite op are promoted, if it has 16 bits, else ""."""
+    dtypes = [info.dtype for x in operands[op.promoted_operands] if (info := info_of(x)) is not None]
+    dtype = reduce(promote_types, dtypes) if any(x in HALF_DTYPES for x in dtypes) else ""
+    return dtype if dtype in HALF_DTYPES else ""
 
 
 def infer_dtypes(op: Op, operands: Sequence[str | type], default: str, attrs: dict[str, Any]) -> tuple[str, str]:

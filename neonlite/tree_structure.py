@@ -23,6 +23,9 @@ STRUCTURE_BYTES = 600  # measured size of a structure and its key, without the i
 SHARED_LEAF_BYTES = 8  # of each index
 
 
+traces: dict[int, Any] = {}  # {thread: the ``Trace`` of the function of ``nl.jit`` that it traces}
+
+
 class Info(dict[str, Any]):
     """The op dict of a node, shared by all nodes of the same structure, with attributes for planning.
 
@@ -138,13 +141,13 @@ class Triple:
     tree`` and ``isinstance(x, list | tuple)`` of other libraries would read a tuple as several values.
     """
 
-    __slots__ = ("__weakref__", "_autodiff", "_large_plan", "_value", "info", "leaves", "left", "opened", "right")
+    __slots__ = ("__weakref__", "_autodiff", "_large_plan", "_opened", "_value", "info", "leaves", "left", "right")
 
     info: Info  # the op dict with the attributes for planning
     left: Any
     right: Any
     leaves: Leaves | None  # None for more than MAX_TRACKED_LEAVES
-    opened: Any  # of a composite op: the op-tree of its formula
+    _opened: Any  # of a composite op: the op-tree of its formula, once it is needed
     _autodiff: Any  # the ``GradientCache`` of the last ``Autodiff``
     _value: Any  # the tensor of an array that this constant was evaluated to
     _large_plan: Any  # (key, plan) of a plan that is too large for the cache of the backend
@@ -204,6 +207,11 @@ class Triple:
             "pickle: expected a tensor or an array, got an op-tree, which is computed from tensors of a backend. "
             "Pickle its value: tree.astensor() or tree.get()"
         )
+
+    @property
+    def opened(self) -> Any:
+        """The op-tree of the formula of a composite op."""
+        raise NotImplementedError
 
     @staticmethod
     def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: BackendBase | None = None) -> Any:
@@ -340,8 +348,8 @@ class Triple:
         >>> import neonlite as nl
         >>> be = nl.gen_backend("cpu")
         >>> x = be.array([[1, 2]], name="x")
-        >>> print(be.mish(x).pp(), be.mish(x).open("mish").pp())
-        (mish x) (x * (tanh (softplus x)))
+        >>> print(be.silu(x).pp(), be.silu(x).open("silu").pp())
+        (silu x) (x * (sig x))
         """
         unknown = [name for name in names if name not in OPS or OPS[name].formula is None]
         if unknown:

@@ -1,4 +1,4 @@
-"""Custom ops: define an op by a Python function, a CUDA expression or the source of a CUDA kernel."""
+"""Custom ops: define an op by a Python function, a formula, a CUDA expression or the source of a CUDA kernel."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from neonlite.backend.base import BackendBase
 from neonlite.backend.op_methods import OpMethods, make_method
 from neonlite.backend.validation import expected_argument, function, integer, one_of, sequence
-from neonlite.messages import describe
+from neonlite.messages import describe, listed
 from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
 from neonlite.ops.functions import Gradients
 from neonlite.ops.shapes import Shape, at_least_2d, broadcast_shapes
-from neonlite.optree import OpTreeNode
+from neonlite.optree import Operand, OpTreeNode
 from neonlite.typing import NativeArray
 
 
@@ -26,15 +26,16 @@ class CustomOpMethods(BackendBase):
     def define_op(
         cls,
         name: str,
-        run: Callable[..., NativeArray],
+        run: Callable[..., NativeArray] | None = None,
         grad: Callable[..., Gradients] | None = missing_gradient,
         kind: str = "elementwise",
         arity: int = 1,
         doc: str = "a user-defined op",
         shape_fn: Callable[..., tuple[int, ...]] | None = None,
         result_dtype: str = "same",
+        formula: Callable[..., Operand] | None = None,
     ) -> Callable[..., OpTreeNode]:
-        """Define a custom op.
+        """Define a custom op, by its forward function ``run`` or by a ``formula`` of other ops: a composite op.
 
         A custom op can be defined again under its name, for example in a notebook cell. Existing op-trees keep
         the old one.
@@ -43,17 +44,18 @@ class CustomOpMethods(BackendBase):
         ----------
         name : str
             The name of the op and of the method.
-        run : callable
+        run : callable, optional
             The forward function ``run(xp, x)`` or ``run(xp, x, y)``, with array-API functions of ``xp``. That of an
             elementwise op computes each element of the result from the elements of the operands at the same
             position: it is called with blocks of large arrays.
         grad : callable or None, optional
             The gradient rule ``grad(be, dz, z, x, y)``: a tuple with an op-tree, or None for zero, per operand. None
-            for a gradient of zero. Without a rule, differentiation raises NotImplementedError.
+            for a gradient of zero. Without a rule, the derivative of a composite op is that of its formula, and
+            differentiation of another op raises NotImplementedError.
         kind : {"elementwise", "library"}, default "elementwise"
             "library" for an op that is called once on complete arrays, not block by block; it needs a ``shape_fn``.
         arity : {1, 2}, default 1
-            The number of operands.
+            The number of operands of ``run``.
         doc : str
             A short description of the result, for the docstring.
         shape_fn : callable, optional
@@ -61,6 +63,11 @@ class CustomOpMethods(BackendBase):
         result_dtype : {"same", "float", "boolean", "index"}, default "same"
             The dtype of the result. "same": that of the operands; "float": a float, also for integers; "boolean": a
             float, for values 0 and 1; "index": int64.
+        formula : callable, optional
+            Instead of ``run``: ``formula(be, x, y, *, n=1)`` returns an op-tree, which gives shape, dtype and
+            derivative. It may have any number of operands; those with the default None may be left out. Its
+            keyword-only parameters, each with a default, are attributes of the op. Operands of 16-bit floats are
+            cast to float32, and the result back.
 
         Returns
         -------
@@ -73,7 +80,8 @@ class CustomOpMethods(BackendBase):
             The name is taken by a built-in op or method, or an argument is not valid. When the op is evaluated: the
             result of ``run`` has another shape.
         TypeError
-            A rule is not a function. When the op is evaluated: the result of ``run`` is not an array of real numbers.
+            A rule is not a function, or there are both ``run`` and ``formula``, or neither. When the op is evaluated:
+            the result of ``run`` is not an array of real numbers. When it is called: the formula returns no op-tree.
 
         Examples
         --------
@@ -83,6 +91,10 @@ class CustomOpMethods(BackendBase):
         >>> x = be.array([[2.0]], name="x")
         >>> nl.Autodiff(cube(be, x), be).get_grad_asnumpyarray(x)
         array([[12.]], dtype=float32)
+        >>> swish = be.define_op("scaled_silu", formula=lambda be, x, *, scale=1.0: x * be.sig(scale * x))
+        >>> tree = be.scaled_silu(x, scale=2.0)
+        >>> print(tree.pp(), tree.open("scaled_silu").pp())
+        (scaled_silu x scale=2.0) (x * (sig ((2.0) * x)))
         """
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise ValueError(expected_argument("be.define_op: name", "an identifier, such as 'swish',", name))
@@ -93,22 +105,18 @@ class CustomOpMethods(BackendBase):
             )
         one_of("be.define_op: kind", kind, ("elementwise", "library"))
         one_of("be.define_op: result_dtype", result_dtype, ("same", "float", "boolean", "index"))
-        if (kind == "library") != (shape_fn is not None):
-            raise ValueError(
-                "be.define_op: expected a shape_fn for kind='library' only, got "
-                f"kind={kind!r} with shape_fn={describe(shape_fn)}. Pass both, or neither for an elementwise op."
+        if (run is None) == (formula is None):
+            raise TypeError(
+                f"be.define_op: expected either run, a function run(xp, x), or formula, a function formula(be, x), got "
+                f"{'neither' if run is None else 'both'}. A formula combines methods of the backend, such as be.exp(x)."
             )
-        operands = ("x", "y")[: integer("be.define_op: arity", arity, 1, 2)]
-        check_parameters("be.define_op: run", run, ("xp", *operands), " Pass arity=2 for an op of two operands.")
-        if grad is not None:
-            check_parameters("be.define_op: grad", grad, ("be", "dz", "z", *operands))
-        if shape_fn is not None:
-            check_parameters("be.define_op: shape_fn", shape_fn, [f"{x}_shape" for x in operands])
-            shape_fn = checked_shape_fn(shape_fn)
-        run = checked_run(run, shape_fn or broadcast_shapes)
-        OPS[name] = op = Op(
-            name, run, grad, doc, arity=arity, kind=kind, shape_fn=shape_fn, result_dtype=result_dtype, may_raise=True
-        )
+        if formula is not None:
+            options = {"kind": kind, "arity": arity, "shape_fn": shape_fn, "result_dtype": result_dtype}
+            defaults = {"kind": "elementwise", "arity": 1, "shape_fn": None, "result_dtype": "same"}
+            op = composite_op(name, formula, grad, doc, [x for x in options if options[x] != defaults[x]])
+        else:
+            op = elementary_op(name, run, grad, doc, kind, arity, shape_fn, result_dtype)
+        OPS[name] = op
         method = make_method(op)
         setattr(cls, name, method)
         OpMethods.num_redefinitions += is_redefinition
@@ -240,12 +248,55 @@ class CustomOpMethods(BackendBase):
 # --- checks of the functions, and of their results ---
 
 
-def check_parameters(name: str, f: Any, parameters: Sequence[str], way_out: str = "") -> None:
-    """Raise an error unless ``f`` is a function of these positional parameters; one of unknown signature passes."""
-    call = f"{name.rpartition(': ')[2]}({', '.join(parameters)})"
+def elementary_op(
+    name: str, run: Any, grad: Any, doc: str, kind: str, arity: int, shape_fn: Any, result_dtype: str
+) -> Op:
+    """Return the op of a forward function, after checks of all functions."""
+    if (kind == "library") != (shape_fn is not None):
+        raise ValueError(
+            "be.define_op: expected a shape_fn for kind='library' only, got "
+            f"kind={kind!r} with shape_fn={describe(shape_fn)}. Pass both, or neither for an elementwise op."
+        )
+    operands = ("x", "y")[: integer("be.define_op: arity", arity, 1, 2)]
+    check_parameters("be.define_op: run", run, ("xp", *operands), " Pass arity=2 for an op of two operands.")
+    if grad is not None:
+        check_parameters("be.define_op: grad", grad, ("be", "dz", "z", *operands))
+    if shape_fn is not None:
+        check_parameters("be.define_op: shape_fn", shape_fn, [f"{x}_shape" for x in operands])
+        shape_fn = checked_shape_fn(shape_fn)
+    run = checked_run(run, shape_fn or broadcast_shapes)
+    return Op(name, run, grad, doc, "", arity, kind, None, shape_fn, result_dtype=result_dtype, may_raise=True)
+
+
+def composite_op(name: str, formula: Any, grad: Any, doc: str, options: list[str]) -> Op:
+    """Return the op of a formula, after checks of it and of the gradient rule; ``options`` have no use for it."""
+    if options:
+        raise TypeError(f"be.define_op: expected no {listed(options)} with formula, which gives them. Leave them out.")
+    call = "a function formula(be, x, ..., *, n=1), with at least one operand, and defaults for attributes"
+    function("be.define_op: formula", formula, call)
+    try:
+        parameters = list(inspect.signature(formula).parameters.values())[1:]
+    except ValueError:  # it has no signature
+        parameters = []
+    attributes = [x for x in parameters if x.kind is x.KEYWORD_ONLY and x.default is not x.empty]
+    operands = [x for x in parameters if x.kind is x.POSITIONAL_OR_KEYWORD and x.default in (x.empty, None)]
+    required = [x.name for x in operands if x.default is x.empty]
+    if len(attributes) + len(operands) < len(parameters) or not required:
+        raise ValueError(expected_argument("be.define_op: formula", call, formula))
+    if grad is not None and grad is not missing_gradient:
+        check_parameters("be.define_op: grad", grad, ("be", "dz", "z", *required), "", [x.name for x in attributes])
+    arity = 1 if len(operands) == 1 else 2 if len(required) == len(operands) == 2 else -1
+    return Op(name, grad=grad, doc=doc, arity=arity, kind="composite", formula=formula)
+
+
+def check_parameters(
+    name: str, f: Any, parameters: Sequence[str], way_out: str = "", keywords: Sequence[str] = ()
+) -> None:
+    """Raise an error unless ``f`` is a function of these parameters; one of unknown signature passes."""
+    call = f"{name.rpartition(': ')[2]}({', '.join([*parameters, *keywords])})"
     function(name, f, f"a function {call}")
     try:
-        inspect.signature(f).bind(*parameters)
+        inspect.signature(f).bind(*parameters, **dict.fromkeys(keywords))
     except ValueError:  # it has no signature
         return
     except TypeError as error:

@@ -15,6 +15,7 @@ from neonlite.backend.image_trees import ImageTreeMethods
 from neonlite.backend.tree_methods import TreeMethods
 from neonlite.backend.tree_operands import as_indices, as_operand, build_node, check_axes, check_axis
 from neonlite.backend.validation import boolean, check_number, integer, one_of, reject_options
+from neonlite.messages import expected
 from neonlite.name_hints import hide_unknown
 from neonlite.ops import OP_TABLE, OPS, SHAPE_FN_BY_KIND, SYNONYMS, Op
 from neonlite.optree import Operand, OpTreeNode, create_node
@@ -86,31 +87,27 @@ def _library_method(op: Op) -> Callable[..., Any]:
     """
 
     def method(be: BackendBase, *args: Any, **kwargs: Any) -> OpTreeNode | Tensor:
-        if not kwargs.keys() <= signature.parameters.keys():
-            accepted = list(signature.parameters)
-            reject_options(f"be.{op.method}", accepted, [name for name in kwargs if name not in accepted])
-        bound = signature.bind(be, *args, **kwargs)
-        bound.apply_defaults()
-        values, out = bound.arguments, bound.arguments.pop("out")
-        given = [x for x in operand_names if values[x] is not None or x not in optional]
-        if given != operand_names[: len(given)]:
-            raise TypeError(
-                f"be.{op.method}: expected {operand_names[len(given) - 1]} as well as {given[-1]}, got None"
-            )
+        values = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        if len(values) != len(names) or len(args) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
+            if not kwargs.keys() <= {*names}:
+                reject_options(f"be.{op.method}", names, [name for name in kwargs if name not in names])
+            signature.bind(be, *args, **kwargs)  # raises TypeError
         operands = [
             as_indices(be, values[x], op.method, x) if x == "indices" else as_operand(be, values[x], op.method)
-            for x in given
+            for x in operand_names
+            if values[x] is not None or x not in optional
         ]
-        attrs = tuple((x.name, _check_attribute(op, operands[0], x, values[x.name])) for x in attributes)
+        if optional and any(values[x] is not None for x in operand_names[len(operands) :]):
+            given = [x for x in operand_names if values[x] is not None]
+            missing = next(x for x in operand_names if values[x] is None)
+            raise TypeError(f"be.{op.method}: expected {missing} as well as {given[-1]}, got None")
+        attrs = tuple([(x.name, _check_attribute(op, operands[0], x, values[x.name])) for x in attributes])
         first, *rest = operands
         while len(rest) > 1:
             rest[-2:] = [build_node(be, OPS["pair"], *rest[-2:])]
-        return build_node(be, op, first, rest[0] if rest else None, out, attrs)
+        return build_node(be, op, first, rest[0] if rest else None, values["out"], attrs)
 
-    parameters, attributes = (
-        list(inspect.signature(op.formula or op.run).parameters.values())[1:],
-        keyword_parameters(op),
-    )
+    parameters, attributes = parameters_of(op), keyword_parameters(op)
     by_name = {{"x": "a", "y": "b"}.get(x.name, x.name): x for x in parameters if x not in attributes}
     operand_names, optional = [*by_name], {name for name, x in by_name.items() if x.default is None}
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -125,15 +122,21 @@ def _library_method(op: Op) -> Callable[..., Any]:
         + [inspect.Parameter("out", kind, default=None, annotation="Tensor | None")],
         return_annotation="OpTreeNode | Tensor",
     )
+    names = [*signature.parameters][1:]
+    defaults = {x.name: x.default for x in signature.parameters.values() if x.default is not x.empty}
     method.__signature__ = signature  # type: ignore[attr-defined]
     method.__annotations__ = {x.name: x.annotation for x in signature.parameters.values() if x.name != "be"}
     return method
 
 
+def parameters_of(op: Op) -> list[inspect.Parameter]:
+    """Return the parameters of an op's forward function, or of its formula, without xp or be."""
+    return list(inspect.signature(op.formula or op.run).parameters.values())[1:]
+
+
 def keyword_parameters(op: Op) -> list[inspect.Parameter]:
-    """Return the keyword-only parameters of an op's forward function: its attributes."""
-    parameters = inspect.signature(op.formula or op.run).parameters.values()
-    return [x for x in parameters if x.kind is x.KEYWORD_ONLY]
+    """Return the keyword-only parameters of an op: its attributes."""
+    return [x for x in parameters_of(op) if x.kind is x.KEYWORD_ONLY]
 
 
 def _type_of_attribute(op: Op, parameter: inspect.Parameter) -> str:
@@ -148,16 +151,25 @@ def _check_attribute(op: Op, a: Operand, parameter: inspect.Parameter, value: An
         return (check_axis if op.formula is None else check_axes)(a, value, op.method)
     if name in CHOICES:
         return one_of(where, value, CHOICES[name])
+    if isinstance(parameter.default, bool):
+        return boolean(where, value)
     if isinstance(parameter.default, float):
         return check_number(where, value)
-    return boolean(where, value) if isinstance(parameter.default, bool) else integer(where, value, low=-math.inf)
+    if isinstance(parameter.default, int):
+        return integer(where, value, low=-math.inf)
+    try:  # of a custom op: of any type
+        hash(value)
+    except TypeError:
+        raise TypeError(expected(where, "a hashable value", value, "A tuple is one, a list is not.")) from None
+    return value
 
 
 def make_method(op: Op) -> Callable[..., Any]:
     """Return the backend method of an op: a function with its name, signature and docstring."""
+    is_table_library_op = op in OP_TABLE and op.kind == "library"
     if op.has_axis:
         method = _reduction_method(op, reduce_all=op.kind == "reduction")
-    elif op.formula is not None or (op in OP_TABLE and op.kind == "library" and keyword_parameters(op)):
+    elif len(parameters_of(op)) > 1 if op.kind == "composite" else is_table_library_op and keyword_parameters(op):
         method = _library_method(op)
     else:
         method = _unary_method(op) if op.arity == 1 else _binary_method(op)
@@ -176,8 +188,21 @@ PARAMETER_DOCS = {
     ),
     "values": "values : Tensor, OpTreeNode, scalar or array\n    The values to search for.",
     "axis": "axis : int, tuple of int or None, default {axis}\n    The axes; None for all axes.",
-    "gamma": "gamma : Tensor, OpTreeNode, scalar or array, optional\n    The scale, which broadcasts to x.",
-    "beta": "beta : Tensor, OpTreeNode, scalar or array, optional\n    The shift, which broadcasts to x.",
+    "gamma": (
+        "gamma : Tensor, OpTreeNode, scalar or array, optional\n    The scale; for images of C channels it has C "
+        "elements, else it broadcasts to x."
+    ),
+    "beta": "beta : Tensor, OpTreeNode, scalar or array, optional\n    The shift, as gamma, which it needs.",
+    "mask": "mask : Tensor, OpTreeNode, scalar or array\n    0 where x is left out; it broadcasts to x.",
+    "attention: q": "q : Tensor, OpTreeNode, scalar or array\n    The queries (..., T, d).",
+    "attention: k": "k : Tensor, OpTreeNode, scalar or array\n    The keys (..., S, d).",
+    "attention: v": "v : Tensor, OpTreeNode, scalar or array\n    The values (..., S, e).",
+    "attention: mask": (
+        "mask : Tensor, OpTreeNode, scalar or array, optional\n    0 where a query may not attend to a key; it "
+        "broadcasts to (..., T, S)."
+    ),
+    "slope": "slope : float, default 0.01\n    The slope for negative x.",
+    "alpha": "alpha : float, default 1.0\n    The scale for negative x.",
     "t": "t : Tensor, OpTreeNode, scalar or array\n    The probabilities, of the shape of x.",
     "eps": "eps : float, default {axis}\n    What is added to the variance.",
     "groups": "groups : int, default 1\n    The number of groups.",
@@ -229,13 +254,20 @@ def make_docstring(op: Op, method: Callable[..., Any]) -> str:
     entries = [
         f"axis : int, default {parameter.default}\n    The axis."
         if name == "axis" and not is_reduction and op.formula is None
-        else PARAMETER_DOCS[name].format(operand=operand, axis=parameter.default)
+        else _describe_parameter(op, parameter).format(operand=operand, axis=parameter.default)
         for name, parameter in parameters.items()
         if name != "be"
     ]
     returns = f"OpTreeNode or Tensor\n    An op-tree {shape}{RESULT_DTYPES.get(op.result_dtype, '')}; or ``out``."
     lines = [summary, "", "Parameters", "----------", *entries, "", "Returns", "-------", returns, ""]
     return "\n".join(lines)
+
+
+def _describe_parameter(op: Op, parameter: inspect.Parameter) -> str:
+    """Return the entry of a parameter in a docstring; in brief for one of a custom op."""
+    name = parameter.name
+    brief = f"{name} : {str(parameter.annotation).replace(' | None', ', optional')}\n    As in the formula."
+    return PARAMETER_DOCS.get(f"{op.name}: {name}") or PARAMETER_DOCS.get(name, brief)
 
 
 HAND_WRITTEN = {**vars(ImageTreeMethods), **vars(TreeMethods)}

@@ -235,6 +235,53 @@ class OpMethods(BackendBase):
         """Return the inverse hyperbolic tangent of x."""
 
     @overload
+    def attention(
+        self, q: OperandLike, k: OperandLike, v: OperandLike, mask: OperandLike | None = None, out: None = None
+    ) -> OpTreeNode:
+        """Return scaled dot-product attention, softmax(q k^T / sqrt(d)) v."""
+
+    @overload
+    def attention(
+        self, q: OperandLike, k: OperandLike, v: OperandLike, mask: OperandLike | None = None, *, out: Tensor
+    ) -> Tensor:
+        """Return scaled dot-product attention, softmax(q k^T / sqrt(d)) v."""
+
+    @overload
+    def attention(
+        self, q: OperandLike, k: OperandLike, v: OperandLike, mask: OperandLike | None, out: Tensor
+    ) -> Tensor:
+        """Return scaled dot-product attention, softmax(q k^T / sqrt(d)) v."""
+
+    @overload
+    def batch_norm(
+        self,
+        a: OperandLike,
+        gamma: OperandLike | None = None,
+        beta: OperandLike | None = None,
+        eps: float = 1e-05,
+        out: None = None,
+    ) -> OpTreeNode:
+        """Return images (C, H, W, N), each channel normalized over the pixels and samples of the minibatch."""
+
+    @overload
+    def batch_norm(
+        self,
+        a: OperandLike,
+        gamma: OperandLike | None = None,
+        beta: OperandLike | None = None,
+        eps: float = 1e-05,
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """Return images (C, H, W, N), each channel normalized over the pixels and samples of the minibatch."""
+
+    @overload
+    def batch_norm(
+        self, a: OperandLike, gamma: OperandLike | None, beta: OperandLike | None, eps: float, out: Tensor
+    ) -> Tensor:
+        """Return images (C, H, W, N), each channel normalized over the pixels and samples of the minibatch."""
+
+    @overload
     def binarize(
         self, a: OperandLike, stochastic: bool | Tensor = True, out: None = None, **ignored: object
     ) -> OpTreeNode:
@@ -605,6 +652,18 @@ class OpMethods(BackendBase):
         """Return an Einstein summation as an op-tree of pairwise contractions."""
 
     @overload
+    def elu(self, a: OperandLike, alpha: float = 1.0, out: None = None) -> OpTreeNode:
+        """Return max(x, 0) + alpha (e^min(x, 0) - 1)."""
+
+    @overload
+    def elu(self, a: OperandLike, alpha: float = 1.0, *, out: Tensor) -> Tensor:
+        """Return max(x, 0) + alpha (e^min(x, 0) - 1)."""
+
+    @overload
+    def elu(self, a: OperandLike, alpha: float, out: Tensor) -> Tensor:
+        """Return max(x, 0) + alpha (e^min(x, 0) - 1)."""
+
+    @overload
     def equal(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
         """Return 1 where x equals y, else 0."""
 
@@ -748,6 +807,35 @@ class OpMethods(BackendBase):
         """Return (x^2 + y^2)^(1/2), without overflow."""
 
     @overload
+    def instance_norm(
+        self,
+        a: OperandLike,
+        gamma: OperandLike | None = None,
+        beta: OperandLike | None = None,
+        eps: float = 1e-05,
+        out: None = None,
+    ) -> OpTreeNode:
+        """Return images (C, H, W, N), each channel of each sample normalized."""
+
+    @overload
+    def instance_norm(
+        self,
+        a: OperandLike,
+        gamma: OperandLike | None = None,
+        beta: OperandLike | None = None,
+        eps: float = 1e-05,
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """Return images (C, H, W, N), each channel of each sample normalized."""
+
+    @overload
+    def instance_norm(
+        self, a: OperandLike, gamma: OperandLike | None, beta: OperandLike | None, eps: float, out: Tensor
+    ) -> Tensor:
+        """Return images (C, H, W, N), each channel of each sample normalized."""
+
+    @overload
     def inv(self, a: OperandLike, out: None = None) -> OpTreeNode:
         """Return the inverse of square matrices."""
 
@@ -823,6 +911,18 @@ class OpMethods(BackendBase):
         out: Tensor,
     ) -> Tensor:
         """Return (x - mean) / sqrt(variance + eps) gamma + beta along an axis."""
+
+    @overload
+    def leaky_relu(self, a: OperandLike, slope: float = 0.01, out: None = None) -> OpTreeNode:
+        """Return max(x, 0) + slope min(x, 0)."""
+
+    @overload
+    def leaky_relu(self, a: OperandLike, slope: float = 0.01, *, out: Tensor) -> Tensor:
+        """Return max(x, 0) + slope min(x, 0)."""
+
+    @overload
+    def leaky_relu(self, a: OperandLike, slope: float, out: Tensor) -> Tensor:
+        """Return max(x, 0) + slope min(x, 0)."""
 
     @overload
     def left_shift(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
@@ -967,6 +1067,18 @@ class OpMethods(BackendBase):
         """Return images normalized by the squares in neighboring channels: ``x (1 + ascale / depth sum x^2)^-bpower``."""
 
     @overload
+    def masked_softmax(self, a: OperandLike, mask: OperandLike, axis: AxisLike = 0, out: None = None) -> OpTreeNode:
+        """Return the softmax along an axis over the elements where the mask is not 0; zeros if it is 0 everywhere."""
+
+    @overload
+    def masked_softmax(self, a: OperandLike, mask: OperandLike, axis: AxisLike = 0, *, out: Tensor) -> Tensor:
+        """Return the softmax along an axis over the elements where the mask is not 0; zeros if it is 0 everywhere."""
+
+    @overload
+    def masked_softmax(self, a: OperandLike, mask: OperandLike, axis: AxisLike, out: Tensor) -> Tensor:
+        """Return the softmax along an axis over the elements where the mask is not 0; zeros if it is 0 everywhere."""
+
+    @overload
     def matmul(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
         """Return the matrix products of two batches of matrices."""
 
@@ -1029,14 +1141,6 @@ class OpMethods(BackendBase):
     @overload
     def minimum(self, a: OperandLike, b: OperandLike, out: Tensor) -> Tensor:
         """Return the elementwise minimum of x and y."""
-
-    @overload
-    def mish(self, a: OperandLike, out: None = None) -> OpTreeNode:
-        """Return x tanh(ln(1 + e^x))."""
-
-    @overload
-    def mish(self, a: OperandLike, out: Tensor) -> Tensor:
-        """Return x tanh(ln(1 + e^x))."""
 
     @overload
     def mod(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
@@ -1611,14 +1715,6 @@ class OpMethods(BackendBase):
     @overload
     def svd_vh(self, a: OperandLike, full_matrices: bool, out: Tensor) -> Tensor:
         """Return vh of the singular value decomposition x = u diag(s) vh: the right singular vectors, as rows."""
-
-    @overload
-    def swish(self, a: OperandLike, out: None = None) -> OpTreeNode:
-        """Return x / (1 + e^-x)."""
-
-    @overload
-    def swish(self, a: OperandLike, out: Tensor) -> Tensor:
-        """Return x / (1 + e^-x)."""
 
     @overload
     def take(self, a: OperandLike, indices: ArrayLike, axis: int | None = None, out: None = None) -> OpTreeNode:

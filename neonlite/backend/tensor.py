@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Iterator
 from contextlib import suppress
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -27,7 +28,7 @@ from neonlite.ops.shapes import (
     transpose_shape,
 )
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.tree_structure import Info, matrix_transpose_axes
+from neonlite.tree_structure import Info, matrix_transpose_axes, traces
 from neonlite.typing import ArrayLike, DTypeLike, IndexLike, NativeArray, NumPyArray, ShapeLike
 
 if TYPE_CHECKING:
@@ -109,8 +110,10 @@ class Tensor(TensorBase):
         False if writing another tensor of the same memory may discard the values.
     rounding : bool
         neon's flag for stochastic rounding; it has no effect.
+    states : list of Tensor, optional
+        Of a parameter: the states of its optimizer.
     updates : (str, int), optional
-        Of a parameter with optimizer states: the kind of optimizer that they belong to, and its number of updates.
+        Of a parameter: the kind of optimizer that the states belong to, and its number of updates.
 
     Examples
     --------
@@ -126,8 +129,20 @@ class Tensor(TensorBase):
     info: Info
     _min_dims = 2
     __slots__ = (
-        "__weakref__", "allocation", "base", "info", "name", "persist_values", "rounding", "span", "storage",
-        "storage_offset", "strides", "updates", "view_op",
+        "__weakref__",
+        "allocation",
+        "base",
+        "info",
+        "name",
+        "persist_values",
+        "rounding",
+        "span",
+        "states",
+        "storage",
+        "storage_offset",
+        "strides",
+        "updates",
+        "view_op",
     )  # fmt: skip
 
     def __init__(
@@ -156,6 +171,7 @@ class Tensor(TensorBase):
         self.span: tuple[int, int] = span or info.attrs["span"]
         self.persist_values = True
         self.rounding = False
+        self.states: list[Tensor] | None = None
         self.updates: tuple[str, int] | None = None
 
     @property
@@ -287,6 +303,11 @@ class Tensor(TensorBase):
 
     # --- conversion ---
 
+    def _check_readable(self) -> None:
+        """Raise TypeError if this thread traces a function, in which tensors have no values."""
+        if traces and (trace := traces.get(get_ident())) is not None:
+            trace.refuse_read(self)
+
     def get(self) -> NumPyArray:
         """Return a copy of the values as a NumPy array.
 
@@ -300,6 +321,7 @@ class Tensor(TensorBase):
         IndexError
             On a GPU, an earlier op used an index out of range.
         """
+        self._check_readable()
         array: NumPyArray = self.backend.runtime.get(read_chwn(self))
         return array.view(OneElement) if array.size == 1 else array
 
@@ -313,6 +335,7 @@ class Tensor(TensorBase):
         numpy.ndarray
             An array of the tensor's shape and dtype. Do not write to it.
         """
+        self._check_readable()
         try:
             return self.backend.runtime.numpy_view(read_chwn(self))
         except (BufferError, TypeError, RuntimeError):
@@ -320,6 +343,7 @@ class Tensor(TensorBase):
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NumPyArray:
         """Convert to a NumPy array, which shares the memory if the runtime allows it and ``copy`` is not True."""
+        self._check_readable()
         array = None
         if not copy and (dtype is None or np.dtype(dtype) == np.dtype(self.info.dtype)):
             with suppress(BufferError, TypeError, RuntimeError):
@@ -510,6 +534,7 @@ class Tensor(TensorBase):
             copied = be.array(self, self.info.dtype)
         for name in ("name", "persist_values", "rounding", "updates"):
             setattr(copied, name, getattr(self, name))
+        copied.states = copy.deepcopy(self.states, memo)
         return copied
 
     def hist(self, tag: str) -> Tensor:

@@ -133,6 +133,11 @@ class Dropout(Layer):
         """Return ``x mask``, scaled."""
         return x * self.mask if self.train_scale == 1 else x * self.mask * self.train_scale
 
+    def training_formula(self, x: Operand) -> Operand:
+        """Return ``x mask``, scaled, with a mask that the op-tree draws."""
+        keeps = self.be.rand(x.shape) < self.keep
+        return x * keeps if self.train_scale == 1 else x * keeps * self.train_scale
+
     def inference_formula(self, x: Tensor) -> Operand:
         """Return x, scaled."""
         return x * self.inference_scale

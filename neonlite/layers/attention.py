@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
@@ -18,8 +18,6 @@ from neonlite.layers.merge import MergeSum, SkipNode
 from neonlite.layers.norm import LayerNorm
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.weights import accumulates
-from neonlite.messages import describe
-from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand
 
 
@@ -59,25 +57,7 @@ def attention(q: Operand, k: Operand, v: Operand, mask: Operand | None = None) -
     """
     for name, x in {"q": q, "k": k, "v": v}.items():
         instance(f"attention: {name}", x, Operand, "a tensor or an op-tree")
-    if q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[:-2] != k.shape[:-2]:
-        raise ValueError(
-            f"attention: expected q (..., T, d), k (..., S, d) and v (..., S, e), got q {describe(q)}, "
-            f"k {describe(k)}, v {describe(v)}"
-        )
-    return masked_softmax(q @ k.T * (1 / math.sqrt(q.shape[-1])), mask, -1) @ v
-
-
-def masked_softmax(scores: Operand, mask: Operand | None, axis: int) -> Operand:
-    """Return the softmax of scores along an axis over the elements where the mask is 1; zeros if it is 0 everywhere."""
-    be = scores.backend
-    if mask is None:
-        return be.softmax(scores, axis)
-    dtype = scores.info.dtype
-    scores = be.where(mask, widen_half(be, scores), -math.inf)
-    largest = be.stop_gradient(be.max(scores, axis=axis))
-    e = be.exp(scores - be.where(be.finite(largest), largest, 0))
-    total = be.sum(e, axis=axis)
-    return be.astype(e / be.where(total == 0, 1, total), dtype)
+    return q.backend.attention(q, k, v, mask)
 
 
 class MultiHeadAttention(ParameterLayer):
@@ -217,6 +197,11 @@ class MultiHeadAttention(ParameterLayer):
             self.list_heads(self.attention_weights),
             self.list_heads(self.dropped_weights),
         )
+        self.allocate_parameters()
+
+    def allocate_parameters(self) -> None:
+        super().allocate_parameters()
+        be, (_, T), H = self.be, self.in_shape, self.heads
         if self.causal and (self.causal_mask is None or self.causal_mask.shape != (T, T)):
             step = be.array(list(range(T)))
             self.causal_mask = be.zeros((T, T), name=f"{self.name}.causal_mask")
@@ -285,20 +270,26 @@ class MultiHeadAttention(ParameterLayer):
     # (cpu, one thread, float32: 2 to 8 heads, 16 to 256 features, 8 to 128 time steps, 4 to 128 sequences).
 
     def formula(self, x: Tensor) -> Operand:
-        return self.build_output(x, dropout=self.keep < 1)
+        """Return the outputs, with the dropout mask that ``fprop`` has drawn."""
+        return self.build_output(x, lambda weights: self.dropout_mask.T)
+
+    def training_formula(self, x: Any) -> Operand:
+        """Return the outputs, with a dropout mask that the op-tree draws."""
+        return self.build_output(x, lambda weights: self.be.rand(weights.shape) < self.keep)
 
     def inference_formula(self, x: Tensor) -> Operand:
-        return self.build_output(x, dropout=False)
+        """Return the outputs without dropout."""
+        return self.build_output(x)
 
-    def build_output(self, x: Tensor, dropout: bool) -> Operand:
+    def build_output(self, x: Tensor, mask_of: Callable[[Operand], Operand] | None = None) -> Operand:
         """Return the outputs as an op-tree.
 
         Parameters
         ----------
         x : Tensor or op-tree
             Inputs (F, T N).
-        dropout : bool
-            Apply the last dropout mask to the attention weights.
+        mask_of : callable, optional
+            Returns the dropout mask of the attention weights (heads, N, t, s).
         """
         be, (F, T), mask = self.be, self.in_shape, self.get_attention_mask()
 
@@ -311,9 +302,9 @@ class MultiHeadAttention(ParameterLayer):
         q, k, v = project(0), project(1), project(2)
         scores = q @ k.T * self.scale
         scores = scores if self.alibi_bias is None else scores - self.alibi_bias.T
-        weights = masked_softmax(scores, None if mask is None else mask.T, -1)
-        if dropout:
-            weights = weights * self.dropout_mask.T * (1 / self.keep)
+        weights = be.softmax(scores, -1) if mask is None else be.masked_softmax(scores, mask.T, -1)
+        if mask_of is not None and self.keep < 1:
+            weights = weights * mask_of(weights) * (1 / self.keep)
         context = be.reshape(be.transpose(weights @ v, (0, 3, 2, 1)), (F, -1))
         y = be.dot(self.W_out, context)
         return y if self.bias is None else y + self.b_out
@@ -359,7 +350,7 @@ class MultiHeadAttention(ParameterLayer):
             be.batched_dot(k.T, q, weights)
         scores = self.scale * self.attention_weights
         scores = scores if self.alibi_bias is None else scores - self.alibi_bias
-        self.attention_weights[:] = masked_softmax(scores, mask, 2)
+        self.attention_weights[:] = be.softmax(scores, 2) if mask is None else be.masked_softmax(scores, mask, 2)
         if self.keep < 1 and not inference:
             draw_minibatch_mask(be, self.dropout_mask, self.keep, self.dropout_mask.shape, axis=1)
             self.dropped_weights[:] = self.attention_weights * self.dropout_mask * (1 / self.keep)

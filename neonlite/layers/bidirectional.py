@@ -197,7 +197,8 @@ class BiSum(Layer):
 
     def formula(self, x: Tensor) -> Operand:
         n = self.out_shape[0]
-        return x[:n] + x[n:]
+        halves = [self.be.build("slice", x, index=((start, n, 1), (0, x.shape[1], 1))) for start in (0, n)]
+        return halves[0] + halves[1]
 
 
 class DeepBiRNN(LayerList):

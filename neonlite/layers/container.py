@@ -145,6 +145,14 @@ class LayerContainer(Layer):
         """Return whether a layer, or a layer of this name, is in the container or in a container in it."""
         return any(layer is item or layer.name == item for _, layer in [*walk_layers(self)][1:])
 
+    @property
+    def is_expression(self) -> bool:
+        """Whether the outputs are an op-tree of the inputs: those of all layers are, and of the container itself."""
+        classes = type(self).__mro__
+        tree, fprop = (next(c for c in classes if name in vars(c)) for name in ("build_tree", "fprop"))
+        is_own = tree is not Layer and classes.index(tree) <= classes.index(fprop)
+        return is_own and all(layer.is_expression for layer in self.layers)
+
     def leaves(self) -> list[Layer]:
         """Return all layers that are not containers, in order."""
         return [leaf for x in self.layers for leaf in (x.leaves() if isinstance(x, LayerContainer) else [x])]
@@ -192,11 +200,17 @@ class LayerContainer(Layer):
         inner = (layer for layer in self.layers if isinstance(layer, LayerContainer))
         return all(layer.container is self for layer in self.layers) and all(layer.owns_layers for layer in inner)
 
+    def allocate_parameters(self) -> None:
+        leaves = self.leaves()
+        allocate_parameters([x for x in leaves if isinstance(x, ParameterLayer) and not x.is_allocated])
+        for leaf in leaves:
+            leaf.allocate_parameters()
+
     @checks_arguments
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate all buffers except those of the deltas."""
         self.check_configured()
-        allocate_parameters([x for x in self.leaves() if isinstance(x, ParameterLayer) and not x.is_allocated])
+        self.allocate_parameters()
         for layer in self.layers:
             layer.container = self
         self.can_backprop, self.batch_size = False, 0
@@ -400,6 +414,12 @@ class Sequential(LayerContainer):
         """
         layer.allocate_deltas()
         return None if error is None else self.record_copy(planner, error, layer, layer.out_shape, can_overwrite=True)
+
+    def build_tree(self, x: Any, training: bool) -> Any:
+        """Return the op-tree of the last layer, whose inputs are that of the layer before it, and so on."""
+        for layer in self.layers:
+            x = layer.build_tree(x, training)
+        return x
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of all layers, and return those of the last one."""

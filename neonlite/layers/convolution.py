@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
 from typing import Any, Self
 
-from neonlite.backend import Backend, Tensor
+from neonlite.backend import Tensor
 from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LayerObject, PoolLayer
 from neonlite.initializers import GlorotUniform
 from neonlite.layers.layer import Layer, LayerInput
@@ -134,25 +133,6 @@ def parse_sizes(
     raise ValueError(f"{owner}: {label}: expected {', '.join(options)}, or a dict of these names, got {value!r}.")
 
 
-def window_slices(
-    g: Any, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int], counts: Any
-) -> list[Any]:
-    """For each position in a window, return the strided slice of the padded images with this element of all windows."""
-    slices = []
-    for position in product(*map(range, window)):
-        axes = zip(position, counts, strides, dilation, strict=True)
-        slices.append((*((k * step, count, stride) for k, count, stride, step in axes), (0, g.N, 1)))
-    return slices
-
-
-def pad_images(be: Backend, x: Any, padding: Sequence[int], slices: list[Any]) -> Operand:
-    """Return images (C, D, H, W, N) padded with zeros, large enough for all slices."""
-    ends = [max(start + (n - 1) * step + 1 for start, n, step in axis) for axis in zip(*slices, strict=True)]
-    axes = list(zip(x.shape, (*padding, 0), ends, strict=True))
-    to = tuple(max(n + 2 * pad, end) for n, pad, end in axes)
-    return be.build("slice_backward", x, index=tuple((pad, n, 1) for n, pad, _ in axes), to=to)
-
-
 # --- convolution -----------------------------------------------------------------------------------------------------
 
 
@@ -224,10 +204,10 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
         if self.bsum and self.batch_sum is None:
             self.batch_sum = self.be.zeros((self.output_dims[0], 1), name=f"{self.name}.batch_sum")
 
-    def window_slices(self) -> list[tuple[slice, ...]]:
-        """Return the slice of the padded images (C, D, H, W, N) of each position in a filter."""
+    def conv_options(self) -> dict[str, Any]:
+        """Return strides, padding and dilation as arguments of ``be.conv``."""
         g = self.nglayer
-        return window_slices(g, (1, *g.TRS), (1, *g.strides), (1, *g.dilation), (g.C, *g.MPQ))
+        return {"strides": g.strides, "padding": [(n, n) for n in g.padding], "dilation": g.dilation}
 
     def add_bias_and_sum(self) -> Tensor:
         """Add the bias and compute ``batch_sum``. Primitives do neither if they add to the old outputs."""
@@ -275,12 +255,10 @@ class Convolution(ConvolutionBase):
         return self.be.conv_layer(self.be.default_dtype, N, **self.input_sizes(), **self.conv_params())
 
     def formula(self, x: Tensor) -> Operand:
-        """Return ``W^T columns``, where each column (C T R S) is one image patch (im2col)."""
-        be, g, slices = self.be, self.nglayer, self.window_slices()
-        images = pad_images(be, be.reshape(x, g.dimI), (0, *g.padding), slices)
-        rows = [be.reshape(be.build("slice", images, index=index), (g.C, 1, -1)) for index in slices]
-        columns = be.reshape(be.concat(rows, axis=1), (g.dimF2[0], -1))
-        return be.reshape(be.dot(self.W.T, columns), g.dimO2)
+        """Return the convolution of the images with W."""
+        be, g = self.be, self.nglayer
+        z = be.conv(be.reshape(x, (*g.dimI[:4], -1)), be.reshape(self.W, g.dimF), **self.conv_options())
+        return be.reshape(z, (g.nOut, -1))
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.set_inputs(inputs, inference)
@@ -339,9 +317,9 @@ class Convolution_bias(Convolution):
         ]
 
     def formula(self, x: Tensor) -> Operand:
-        """Return ``W^T columns + weight_bias``."""
+        """Return the convolution of the images with W, plus ``weight_bias``."""
         channels = self.be.reshape(super().formula(x), (self.nglayer.K, -1))
-        return self.be.reshape(channels + self.weight_bias, self.nglayer.dimO2)
+        return self.be.reshape(channels + self.weight_bias, (self.nglayer.nOut, -1))
 
 
 class Deconvolution(ConvolutionBase):
@@ -378,20 +356,10 @@ class Deconvolution(ConvolutionBase):
         return tuple(self.nglayer.dimI[:4])
 
     def formula(self, x: Tensor) -> Operand:
-        """Return the sum of the contributions ``W x`` of all pixels, shifted to their output positions."""
-        be, g, slices = self.be, self.nglayer, self.window_slices()
-        contributions = be.reshape(be.dot(self.W, be.reshape(x, (g.K, -1))), (g.C, len(slices), -1))
-        to = (g.C, *(n + 2 * pad for n, pad in zip(g.DHW, g.padding, strict=True)), g.N)
-        padded_images: Any = 0
-        for position, index in enumerate(slices):
-            contribution = be.build(
-                "slice", contributions, index=((0, g.C, 1), (position, 1, 1), (0, contributions.shape[2], 1))
-            )
-            padded_images = padded_images + be.build(
-                "slice_backward", be.reshape(contribution, (g.C, *g.dimO[1:])), index=index, to=to
-            )
-        inner = tuple((pad, n, 1) for n, pad in zip(g.dimI, (0, *g.padding, 0), strict=True))
-        return be.reshape(be.build("slice", padded_images, index=inner), g.dimI2)
+        """Return the transposed convolution of the images with W."""
+        be, g = self.be, self.nglayer
+        z = be.deconv(be.reshape(x, (*g.dimO[:4], -1)), be.reshape(self.W, g.dimF), **self.conv_options())
+        return be.reshape(z, (g.sizeI // g.N, -1))
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.set_inputs(inputs, inference)

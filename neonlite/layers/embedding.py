@@ -176,6 +176,9 @@ class PositionalEncoding(Layer):
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
+        self.allocate_parameters()
+
+    def allocate_parameters(self) -> None:
         F, T = self.in_shape
         if self.table is None or self.table.shape != (F, T):
             self.table = self.be.array([sinusoid_row(i, F, T) for i in range(F)], name=f"{self.name}.table")

@@ -8,12 +8,14 @@ Data has the shape (F, N): features by columns, with the minibatch as the last a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.attributes import same_objects
+from neonlite.backend.attributes import is_builtin, same_objects
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.lock import defers_interrupt
 from neonlite.backend.planning.assignment import MAX_CACHED_ASSIGNMENTS, CachedAssignment
@@ -25,6 +27,7 @@ from neonlite.layers.buffers import (
     Tensors,
     copy_tensors,
     iobuf_shape,
+    num_elements,
     num_steps,
     shape_of_data,
     tensor_shape,
@@ -34,7 +37,7 @@ from neonlite.layers.weights import MAX_MINIBATCHES, InferenceCopies, WeightOwne
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
-from neonlite.tree_structure import RandomSource, is_same_expression
+from neonlite.tree_structure import RandomSource, is_same_expression, traces
 from neonlite.typing import HasShape, LayerShape, LayerShapes
 
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
@@ -110,6 +113,7 @@ class Layer(WeightOwner, DeltaOwner):
 
     needs_base_init = True
     has_params = False
+    has_formula = True  # whether ``formula`` reads its argument and parameters only, and no buffers of ``fprop``
     has_backward_plan = False  # whether a container has planned the buffers of bprop
     gradient_reducer: Any = None  # of a container: sums gradients over several processes, during ``Model.fit``
     input_layouts: tuple[str, ...] = ("CHWN",)  # "CHWN" or "columns" of inputs and deltas; primitives choose NHWC
@@ -547,32 +551,108 @@ class Layer(WeightOwner, DeltaOwner):
         self.trees: dict[int, tuple[Tensor, OpTreeNode, Any]] = {}  # (inputs, formula, constants) by id of the inputs
         self.fprop_assignment, self.bprop_assignment = CachedAssignment(), CachedAssignment()
 
-    @defers_interrupt
-    def __call__(self, x: Tensors) -> LayerOutputs:
-        """Return the outputs at inference, as ``fprop(x, inference=True)`` does, for any number of samples N.
+    # --- the layer as an expression ---
 
-        The layer must be configured, and its parameters allocated. Training, its buffers and ``be.bsz`` are not
-        affected. Recurrent states start at zero, as in ``Model.predict``.
+    def training_formula(self, x: Operand) -> Operand:
+        """Return the outputs in training as an op-tree of the inputs. Default: ``formula(x)``.
+
+        Layers with random numbers draw them in the op-tree, and those with running statistics assign them.
 
         Parameters
         ----------
-        x : Tensor or list of Tensor
-            The inputs, (F, N), or (F, T N) with time steps; a list for a network with several inputs.
+        x : Tensor or OpTreeNode
+            The inputs, (F, N).
+        """
+        return self.formula(x)  # type: ignore[arg-type]
+
+    @property
+    def is_expression(self) -> bool:
+        """Whether the outputs are an op-tree of the inputs: the class has a formula, and no later class an fprop."""
+        classes = type(self).__mro__
+        formula, fprop = (next(c for c in classes if name in vars(c)) for name in ("formula", "fprop"))
+        is_own = is_builtin(fprop) or classes.index(formula) <= classes.index(fprop)
+        return formula is not Layer and self.has_formula and is_own
+
+    def build_tree(self, x: Any, training: bool) -> Any:
+        """Return the outputs as an op-tree of inputs of the layer's shape.
+
+        Parameters
+        ----------
+        x : Tensor or OpTreeNode, or a list of them
+            The inputs.
+        training : bool
+            As for ``layer(x)``.
+        """
+        return self._as_operand((self.training_formula if training else self.inference_formula)(x))
+
+    def __call__(self, x: Any, training: bool = False) -> Any:
+        """Return the outputs as an op-tree of the inputs and the parameters, for any number of samples N.
+
+        The op-tree can be printed, drawn, evaluated (``.get()``) and differentiated, with respect to ``parameters`` and
+        to the inputs. A layer that is not configured is configured for these inputs. Buffers of ``fprop`` and
+        ``be.bsz`` are not affected; recurrent states start at zero.
+
+        Parameters
+        ----------
+        x : Tensor or OpTreeNode, or a list of them
+            The inputs: (F, N); (F, T N) with time steps; images also as (C, H, W, N). A list for several inputs.
+        training : bool, default False
+            Whether to return the outputs in training: with dropout, and with normalization by the statistics of the
+            minibatch, to which the running ones are moved (at once, or when the function of ``jit`` runs).
 
         Returns
         -------
-        Tensor or list of Tensor
-            The outputs, (K, N) or (K, T N), in new tensors.
+        OpTreeNode, or list of OpTreeNode
+            The outputs, (K, N) or (K, T N).
 
         Raises
         ------
-        RuntimeError
-            If the layer is not configured, or its parameters are not allocated.
+        ValueError
+            If the shape of the inputs is not that of the layer.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> from neonlite.layers import Affine, Sequential
+        >>> be = nl.gen_backend("cpu")
+        >>> net = Sequential([Affine(2, init=[[1, 0], [0, 2]], activation="relu", bias=[[0], [1]])])
+        >>> tree = net(be.array([[3], [-1]], name="x"))
+        >>> tree.get()
+        array([[3.],
+               [0.]], dtype=float32)
         """
+        operands: list[Any] = [getattr(y, "operand", y) for y in (x if isinstance(x, list | tuple) else [x])]
+        for y in operands:
+            if not isinstance(y, Operand):
+                raise TypeError(
+                    f"{self.name}: expected a tensor or op-tree, got {describe(y)}. Create a tensor with be.array(a)."
+                )
+        if self.in_shape is None:
+            shapes = [y.shape[:-1] if y.ndim > 2 else y.shape[0] for y in operands]
+            with untraced():
+                self.configure(shapes if isinstance(x, list | tuple) else shapes[0])
         self.check_configured()
-        for leaf in self.leaves():
-            if leaf.has_params and any(p is None for p in leaf.parameters):
-                raise RuntimeError(f"{leaf.name}: expected allocated parameters, got none. Call allocate() first.")
+        with untraced():
+            self.allocate_parameters()
+        inputs = [as_columns(self.name, y, shape) for y, shape in zip(operands, input_shapes(self), strict=True)]
+        given: Any = inputs if isinstance(x, list | tuple) else inputs[0]
+        if self.is_expression:
+            return self.build_tree(given, training)
+        if training:
+            names = ", ".join(leaf.name for leaf in self.leaves() if not leaf.is_expression)
+            raise NotImplementedError(
+                f"{self.name}: expected layers with a formula for training=True, got {names or self.classnm}, with "
+                "fprop and bprop only. Call these, or use Model.fit."
+            )
+        return self._evaluate(given)
+
+    def allocate_parameters(self) -> None:
+        """Allocate the parameters and the other tensors that the formula reads, unless they are allocated."""
+
+    @defers_interrupt
+    def _evaluate(self, x: Tensors) -> LayerOutputs:
+        """Return the outputs at inference, by ``fprop`` of a copy with its own buffers."""
+        x = [as_tensor(y) for y in x] if isinstance(x, list | tuple) else as_tensor(x)
         n = self.num_samples(x)
         with self.be.lock, self.be.batch_size(n):
             copy = self.inference_copies.of(self, n, MAX_MINIBATCHES * n)
@@ -739,6 +819,42 @@ class Layer(WeightOwner, DeltaOwner):
             Depth of indentation.
         """
         return f"{'  ' * level}{self}"
+
+
+def as_tensor(x: Any) -> Tensor:
+    """Return an operand as a tensor: an op-tree is evaluated."""
+    result: Tensor = x.astensor() if isinstance(x, OpTreeNode) else x
+    return result
+
+
+def input_shapes(layer: Layer) -> list[Any]:
+    """Return the shape of each input."""
+    return list(layer.in_shape) if isinstance(layer.in_shape, list) else [layer.in_shape]
+
+
+def as_columns(where: str, x: Operand, shape: Any) -> Operand:
+    """Return inputs of a layer shape as columns, (F, N) or (F, T N); ValueError for another shape."""
+    sizes = shape if isinstance(shape, tuple) else (shape,)
+    rows, steps = num_elements(shape) // num_steps(shape), num_steps(shape)
+    if x.ndim > 2 and x.shape[:-1] == sizes:
+        x = x.backend.reshape(x, (rows, -1))
+    if x.ndim != 2 or x.shape[0] != rows or x.shape[1] % steps:
+        expected = f"({rows}, N)" if steps == 1 else f"({rows}, {steps} N)"
+        raise ValueError(f"{where}: expected inputs {expected}, for the layer shape {shape}, got {describe(x)}.")
+    if not x.shape[1]:
+        raise ValueError(f"{where}: expected inputs with one column or more, got {describe(x)}.")
+    return x
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Evaluate at once what is assigned, also while this thread traces a function: initial values of parameters."""
+    trace = traces.pop(get_ident(), None)
+    try:
+        yield
+    finally:
+        if trace is not None:
+            traces[get_ident()] = trace
 
 
 def set_trainable(layers: Iterable[Layer], value: bool) -> None:

@@ -31,6 +31,7 @@ from neonlite.layers.container import (
     layer_list,
 )
 from neonlite.layers.layer import Layer, LayerInput, Terminal
+from neonlite.optree import Operand
 from neonlite.typing import LayerShape, LayerShapes
 
 MERGE_MODES = ("recurrent", "depth", "stack")
@@ -139,6 +140,21 @@ class Broadcast(LayerContainer):
         """
         return [inputs] * len(self.layers)
 
+    def build_tree(self, x: Any, training: bool) -> Any:
+        """Return the merged op-trees of the branches."""
+        branches = zip(self.layers, self.branch_inputs(x), strict=True)
+        return self.merge_trees([branch.build_tree(y, training) for branch, y in branches])
+
+    def merge_trees(self, trees: list[Operand]) -> Operand:
+        """Return the merged outputs as an op-tree.
+
+        Parameters
+        ----------
+        trees : list of OpTreeNode
+            The outputs of the branches.
+        """
+        raise NotImplementedError(f"{self.classnm}: expected merge_trees(trees). Implement it.")
+
     def merge_outputs(self, outputs: list[Tensor]) -> None:
         """Compute the outputs from those of the branches.
 
@@ -224,6 +240,10 @@ class MergeSum(Broadcast):
             self.outputs = outputs[self.sum_index]
         if len(outputs) > 1 or self.sum_index is None:
             self.outputs[:] = sum(outputs[1:], outputs[0])
+
+    def merge_trees(self, trees: list[Operand]) -> Operand:
+        """Return the sum."""
+        return sum(trees[1:], trees[0])
 
 
 class MergeBroadcast(Broadcast):
@@ -327,6 +347,14 @@ class MergeBroadcast(Broadcast):
         for i, y in enumerate(outputs):
             if y.root is not self.outputs.root:  # a custom layer that has its own output buffer
                 self.branch_view(i, self.outputs)[:] = y
+
+    def merge_trees(self, trees: list[Operand]) -> Operand:
+        """Return the concatenated outputs."""
+        if self.merge_mode == "recurrent":
+            return self.be.concat(trees, axis=1)
+        steps = num_steps(self.out_shape)  # outputs of different numbers of steps are features
+        columns = [x.shape[1] // num_steps(b.out_shape) * steps for x, b in zip(trees, self.layers, strict=True)]
+        return self.be.concat([self.be.reshape(x, (-1, n)) for x, n in zip(trees, columns, strict=True)], axis=0)
 
     def record_branch_errors(
         self, planner: DeltaPlanner, error: PlannedGradient | None
@@ -554,6 +582,18 @@ class Tree(LayerContainer):
                 planner.branch_errors.setdefault(node, []).append(deltas)
         return deltas
 
+    def build_tree(self, x: Any, training: bool) -> Any:
+        """Return the op-trees of the trunk and of all branches."""
+        at_node: dict[Layer, Any] = {}
+        outputs = []
+        for branch, node in zip(self.branches, self.nodes, strict=True):
+            y = x if node is None else at_node[node]
+            for layer in branch.layers:
+                y = layer.build_tree(y, training)
+                at_node[layer] = y
+            outputs.append(y)
+        return outputs
+
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of the trunk and of all branches, and return them as a list."""
         self.reject_scaling(beta)
@@ -603,6 +643,10 @@ class SingleOutputTree(Tree):
     layers, name, alphas
         As for ``Tree``.
     """
+
+    def build_tree(self, x: Any, training: bool) -> Any:
+        """Return the op-trees of trunk and branches as a list; at inference that of the trunk."""
+        return super().build_tree(x, training) if training else self.branches[0].build_tree(x, training)
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of trunk and branches as a list; at inference those of the trunk, as a tensor."""

@@ -145,8 +145,11 @@ class BatchNorm(RunningStatistics, NormalizationBase):
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
-        self.init_params(self.nfm)
         self.flat_inputs = self.scratch = None  # outputs and batch size may have changed
+
+    def allocate_parameters(self) -> None:
+        super().allocate_parameters()
+        self.init_params(self.nfm)
 
     def init_params(self, nfm: int) -> None:
         """Allocate the statistics unless they exist, and set ``allparams``."""
@@ -181,6 +184,14 @@ class BatchNorm(RunningStatistics, NormalizationBase):
             return self.inference_formula(x)
         be, flat = self.be, self.be.reshape(x, self.nfm, -1)
         return self.normalize(x, be.mean(flat, axis=1), be.var(flat, axis=1, binary=self.binary))
+
+    def training_formula(self, x: Any) -> Operand:
+        """Return the outputs, normalized with the statistics of the minibatch, to which the running ones are moved."""
+        if self._trainable:
+            be, rho, flat = self.be, self.rho, self.be.reshape(x, self.nfm, -1)
+            mean, var = be.mean(flat, axis=1), be.var(flat, axis=1, binary=self.binary)
+            be.assign([self.gmean, self.gvar], [rho * self.gmean + (1 - rho) * mean, rho * self.gvar + (1 - rho) * var])
+        return self.formula(x)
 
     def inference_formula(self, x: Tensor) -> Operand:
         """Return the outputs, normalized with the running statistics."""

@@ -108,7 +108,7 @@ class ParameterLayer(Layer):
     W, dW : Tensor
         The weights and their gradient. Assignment copies values into them.
     states : list
-        The optimizer states of the parameters.
+        The optimizer states of W, or a list of those of each parameter.
     """
 
     has_params = True
@@ -120,7 +120,6 @@ class ParameterLayer(Layer):
         super().__init__(name, parallelism)
         self.init: Any = self.initial_values(init)
         self.weight_shape: tuple[int, ...] | Any = None
-        self.states: list[Any] = []
 
     def initial_values(self, init: InitLike | None) -> InitLike | None:
         """Return initial values, an initializer for the name of one; TypeError or ValueError if they are not valid.
@@ -155,8 +154,7 @@ class ParameterLayer(Layer):
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the buffer of the outputs, and the parameters unless the network has allocated them."""
         super().allocate(shared_outputs)
-        if not self.is_allocated:
-            allocate_parameters([self])
+        self.allocate_parameters()
         for spec, parameter in zip(self.parameter_specs(), self.parameters, strict=True):
             meaning, way_out = (
                 f" for inputs of shape {self.in_shape}",
@@ -165,6 +163,10 @@ class ParameterLayer(Layer):
             check_shape(f"{self.name}: {spec.name}", parameter, spec.shape, meaning, way_out)
         if accumulate_updates and not self.grad_accumulators:
             self.grad_accumulators = [self.be.zeros_like(x, name=f"{x.name}, accumulated") for x in self.gradients]
+
+    def allocate_parameters(self) -> None:
+        if not self.is_allocated:
+            allocate_parameters([self])
 
     @property
     def num_parameters(self) -> int:
@@ -183,12 +185,14 @@ class ParameterLayer(Layer):
 
     def get_params(self) -> Parameter | list[Parameter]:
         """Return ``((W, dW), states)``, or a list of these for a layer with several parameters."""
-        pairs = [(getattr(self, name), getattr(self, gradient)) for name, gradient in self.parameter_names]
-        if len(pairs) == 1:
-            return pairs[0], self.states
-        while len(self.states) < len(pairs):
-            self.states.append([])
-        return list(zip(pairs, self.states, strict=True))
+        pairs = zip(self.parameters, self.gradients, strict=True)
+        params = [(pair, [] if pair[0] is None else states_of(pair[0])) for pair in pairs]
+        return params[0] if len(params) == 1 else params
+
+    @property
+    def states(self) -> list[Any]:
+        params = self.get_params()
+        return [states for _, states in params] if isinstance(params, list) else params[1]
 
     @property
     def persistent_tensors(self) -> dict[str, Tensor]:
@@ -225,6 +229,13 @@ class ParameterLayer(Layer):
                 setattr(self, name, params[name])
 
         atomic(write)
+
+
+def states_of(w: Tensor) -> list[Tensor]:
+    """Return the list of the optimizer states of a parameter."""
+    if w.states is None:
+        w.states = []
+    return w.states
 
 
 def allocate_parameters(layers: Sequence[ParameterLayer]) -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import add
 from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer
 from neonlite.backend.validation import check_number, one_of, pair, sequence
 from neonlite.layers.buffers import iobuf_shape, shape_of
-from neonlite.layers.convolution import ImageLayer, pad_images, parse_sizes, window_slices
+from neonlite.layers.convolution import ImageLayer, parse_sizes
 from neonlite.layers.layer import Layer, LayerInput
-from neonlite.ops.functions import widen_half
-from neonlite.optree import Operand, OpTreeNode
+from neonlite.optree import Operand
 from neonlite.typing import LayerShapes, WindowSizes
 
 
@@ -80,24 +77,12 @@ class Pooling(ImageLayer):
             self.argmax = self.buffer("argmax", self.out_shape, dtype)
 
     def formula(self, x: Tensor) -> Operand:
-        """Return the maximum, mean or norm over all positions in the window."""
+        """Return the maximum, mean or norm of each window."""
         be, g = self.be, self.nglayer
-        slices = window_slices(g, g.JTRS, g.strides, (1, 1, 1, 1), g.dimO[:4])
-
-        def window_elements(images: Operand) -> Any:
-            """Return the elements of the windows: (elements of a window, windows)."""
-            padded = pad_images(be, images, g.padding, slices)
-            rows = [be.reshape(be.build("slice", padded, index=index), (1, -1)) for index in slices]
-            return be.concat(rows, axis=0)
-
-        values, valid_mask = window_elements(be.reshape(x, g.dimI)), window_elements(be.ones(g.dimI))
-        if self.op == "max":
-            pooled = be.max(be.where(valid_mask, values, -math.inf), axis=0)
-        elif self.op == "avg":
-            pooled = be.sum(widen_half(be, values), axis=0) / be.sum(widen_half(be, valid_mask), axis=0)
-        else:
-            pooled = be.sqrt(be.sum(be.square(widen_half(be, values)), axis=0))
-        return be.astype(be.reshape(pooled, g.dimO2), x.info.dtype)
+        images = be.reshape(x, (*g.dimI[:4], -1))
+        padding = [(n, n) for n in g.padding]
+        z = be.pool(images, g.JTRS, self.op, g.strides, padding, ceil=be.check_caffe_compat())
+        return be.reshape(z, (g.nOut, -1))
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.set_inputs(inputs, inference)
@@ -160,12 +145,8 @@ class LRN(ImageLayer):
     def formula(self, x: Tensor) -> Operand:
         """Return ``alpha x denom^-bpower``."""
         be, g = self.be, self.nglayer
-        images, ones = be.reshape(x, g.dimI), (1, 1, 1, 1)
-        slices = window_slices(g, (g.J, 1, 1, 1), ones, ones, g.dimI[:4])
-        padded = pad_images(be, be.square(images), g.padding, slices)
-        squares = reduce(add, (be.build("slice", padded, index=index) for index in slices))
-        scale: OpTreeNode = (1 + self.ascale / g.J * squares) ** -self.bpower
-        return be.reshape(self.alpha * images * scale, g.dimI2)
+        z = self.alpha * be.lrn(be.reshape(x, (*g.dimI[:4], -1)), g.J, self.ascale, self.bpower)
+        return be.reshape(z, x.shape)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.set_inputs(inputs, inference)
@@ -230,6 +211,8 @@ class RoiPooling(Layer):
     """
 
     needs_outputs = False
+
+    has_formula = False  # it reads ``argmax``
 
     def __init__(
         self,

@@ -686,7 +686,9 @@ class RecurrentLast(RecurrentOutput):
     """The last step of a sequence, (F, T) -> F."""
 
     def formula(self, x: Tensor) -> Operand:
-        return x[:, -self.be.bsz :]
+        F, steps = x.shape[0], self.nsteps
+        n = x.shape[1] // steps
+        return self.be.build("slice", x, index=((0, F, 1), ((steps - 1) * n, n, 1)))
 
     def formula_constants(self) -> tuple[object, ...] | None:
         return () if type(self).formula is RecurrentLast.formula else None

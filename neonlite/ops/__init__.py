@@ -7,8 +7,9 @@
 
 Gradient rules ignore broadcasting: ``Autodiff`` sums each gradient to the shape of its operand. The backend methods,
 the type stub, docs/ops.md and most tests are generated from this table; shape inference, the executors and Autodiff
-read it. Functions longer than a line are in functions.py and linalg.py, shape rules in shapes.py. Functions composed
-of several ops (``mean``, ``clip``, ``softmax``) are methods of the backend, in tree_methods.py.
+read it. Functions longer than a line are in functions.py and linalg.py, shape rules in shapes.py, the formulas of
+composite ops (``softmax``, ``layer_norm``) in composites.py. Functions of several ops that print as these (``mean``,
+``clip``) are methods of the backend, in tree_methods.py.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Op:
         instead of block by block, and a structural op computes nothing. A composite op is the op-tree of its formula.
     formula : callable or None
         Of a composite op: ``formula(be, *operands, **attrs)`` returns its value as an op-tree, which gives its shape,
-        its dtype and, without a gradient rule, its derivative.
+        its dtype and, without a gradient rule, its derivative. Operands of 16-bit floats are cast to float32, and the
+        result back.
     shape_fn, strides_fn, flops_fn : callable or None
         The result's shape, from the operands' shapes and the attributes; the strides of a view,
         ``strides_fn(strides, x_shape, z_shape, **attrs)``; and the floating-point operations,
@@ -113,15 +115,12 @@ class Op:
     neutral_attrs: dict[str, int] = field(default_factory=dict)
     sample_range: tuple[float, float] = (-2.0, 2.0)
     method: str = field(init=False)  # the first of the names
+    opens_to_differentiate: bool = field(init=False)  # whether the derivative is that of the formula
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", self.names or self.name)
         object.__setattr__(self, "method", self.names.split()[0])
-
-    @property
-    def opens_to_differentiate(self) -> bool:
-        """Whether the derivative is that of the formula."""
-        return self.formula is not None and self.grad is missing_gradient
+        object.__setattr__(self, "opens_to_differentiate", self.formula is not None and self.grad is missing_gradient)
 
     @property
     def has_axis(self) -> bool:
@@ -222,7 +221,7 @@ LIBRARY: dict[str, Any] = {"kind": "library"}
 GATHER: dict[str, Any] = {"kind": "library", "promoted_operands": slice(0, 1), "may_raise": True}
 MATRIX: dict[str, Any] = {"kind": "library", "result_dtype": "float", "compute_dtypes": ("float32", "float64")}
 MATRIX |= {"may_raise": True}
-COMPOSITE: dict[str, Any] = {"kind": "composite"}
+COMPOSITE: dict[str, Any] = {"kind": "composite", "result_dtype": "float"}
 CONVOLUTION: dict[str, Any] = {"kind": "library", "result_dtype": "float"}
 CONVOLUTION |= {"neutral_attrs": {"strides": 1, "padding": 0, "dilation": 1, "groups": 1}}
 POOLING: dict[str, Any] = {"kind": "library", "neutral_attrs": {"strides": 1, "padding": 0, "ceil": 0, "mean": 0}}
@@ -436,23 +435,33 @@ OP_TABLE: tuple[Op, ...] = (
        doc="e^x / sum(e^x) along an axis, without overflow", **COMPOSITE),
     Op("log_softmax", grad=composites.grad_log_softmax, formula=composites.log_softmax,
        doc="x - ln sum(e^x) along an axis, without overflow", **COMPOSITE),
+    Op("masked_softmax", grad=composites.grad_masked_softmax, formula=composites.masked_softmax, arity=2,
+       doc="the softmax along an axis over the elements where the mask is not 0; zeros if it is 0 everywhere",
+       promoted_operands=slice(0, 1), **COMPOSITE),
     Op("logsumexp", formula=composites.logsumexp,
        doc="ln sum(e^x) along an axis, without overflow; -inf where all elements are -inf", **COMPOSITE),
     Op("cross_entropy", formula=composites.cross_entropy, arity=2,
        doc="the mean cross-entropy of the softmax of x with the probabilities t: -mean(sum(t log_softmax(x)))",
        **COMPOSITE),
-    Op("silu", grad=composites.grad_silu, formula=composites.silu, doc="x / (1 + e^-x)", names="silu swish",
-       **COMPOSITE),
+    Op("silu", grad=composites.grad_silu, formula=composites.silu, doc="x / (1 + e^-x)", **COMPOSITE),
     Op("gelu", grad=composites.grad_gelu, formula=composites.gelu,
        doc="x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", **COMPOSITE),
+    Op("leaky_relu", formula=composites.leaky_relu, doc="max(x, 0) + slope min(x, 0)", **COMPOSITE),
+    Op("elu", formula=composites.elu, doc="max(x, 0) + alpha (e^min(x, 0) - 1)", **COMPOSITE),
     Op("softplus", formula=lambda be, x: be.logaddexp(x, 0), doc="ln(1 + e^x)", **COMPOSITE),
-    Op("mish", formula=lambda be, x: x * be.tanh(be.softplus(x)), doc="x tanh(ln(1 + e^x))", **COMPOSITE),
     Op("layer_norm", formula=composites.layer_norm, arity=-1,
        doc="(x - mean) / sqrt(variance + eps) gamma + beta along an axis", **COMPOSITE),
     Op("rms_norm", formula=composites.rms_norm, arity=-1,
        doc="x / sqrt(mean(x^2) + eps) gamma along an axis", **COMPOSITE),
+    Op("batch_norm", formula=composites.batch_norm, arity=-1,
+       doc="images (C, H, W, N), each channel normalized over the pixels and samples of the minibatch", **COMPOSITE),
     Op("group_norm", formula=composites.group_norm, arity=-1,
        doc="images (C, H, W, N), each group of channels of each sample normalized", **COMPOSITE),
+    Op("instance_norm", formula=lambda be, x, gamma=None, beta=None, *, eps=1e-5:
+       composites.group_norm(be, x, gamma, beta, groups=max(1, x.shape[0]), eps=eps), arity=-1,
+       doc="images (C, H, W, N), each channel of each sample normalized", **COMPOSITE),
+    Op("attention", formula=composites.attention, arity=-1,
+       doc="scaled dot-product attention, softmax(q k^T / sqrt(d)) v", promoted_operands=slice(0, 3), **COMPOSITE),
     # --- images (C, *sizes, N) ---
     Op("conv", images.run_convolution,
        images.grad_convolution, "the correlation of images (C, H, W, N) with filters (C, R, S, K)", arity=2,

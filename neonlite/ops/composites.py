@@ -1,15 +1,13 @@
 """The composite rows of the op table: the formula of each, and derivatives that are faster than the formula's.
 
-A formula is evaluated as any op-tree is. 16-bit floats are computed in float32, and rounded once, at the end.
+A formula is evaluated as any op-tree is. ``new_composite`` casts operands of 16-bit floats to float32, so that the
+result is rounded once, at the end; ``Autodiff`` does so for the derivatives.
 """
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
-
-from neonlite.ops.functions import widen_half
-from neonlite.ops.shapes import normalize_axes
 
 if TYPE_CHECKING:
     from neonlite.backend.base import BackendBase
@@ -20,54 +18,57 @@ GELU_SCALE, GELU_CUBE = math.sqrt(8 / math.pi), 0.044715
 GELU_LIMIT = 25  # beyond it the logistic function is 0 or 1, and the cube could overflow
 
 
-def narrow(be: BackendBase, z: Operand, x: Operand) -> Operand:
-    """Return z, computed from ``widen_half(be, x)``, in the dtype of x if it has 16 bits."""
-    return z if widen_half(be, x) is x else be.astype(z, x.info.dtype)
-
-
 # --- softmax ---
 
 
 def softmax(be: BackendBase, x: Operand, *, axis: AxisLike = 0) -> Operand:
     """Return ``e^x / sum(e^x)``."""
-    wide = widen_half(be, x)
-    e = be.exp(wide - be.stop_gradient(be.max(wide, axis=axis)))
-    return narrow(be, e / be.sum(e, axis=axis), x)
+    e = be.exp(x - be.stop_gradient(be.max(x, axis=axis)))
+    return e / be.sum(e, axis=axis)
 
 
 def grad_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike) -> Gradients:
     """Return ``z (dz - sum(z dz))``."""
-    dz, z = widen_half(be, dz), widen_half(be, z)
     return (z * (dz - be.sum(z * dz, axis=axis)),)
 
 
 def log_softmax(be: BackendBase, x: Operand, *, axis: AxisLike = 0) -> Operand:
     """Return ``x - ln sum(e^x)``."""
-    wide = widen_half(be, x)
-    shifted = wide - be.stop_gradient(be.max(wide, axis=axis))
-    return narrow(be, shifted - be.log(be.sum(be.exp(shifted), axis=axis)), x)
+    shifted = x - be.stop_gradient(be.max(x, axis=axis))
+    return shifted - be.log(be.sum(be.exp(shifted), axis=axis))
 
 
 def grad_log_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike) -> Gradients:
     """Return ``dz - e^z sum(dz)``."""
-    dz, z = widen_half(be, dz), widen_half(be, z)
     return (dz - be.exp(z) * be.sum(dz, axis=axis),)
+
+
+def masked_softmax(be: BackendBase, x: Operand, mask: Operand, *, axis: AxisLike = 0) -> Operand:
+    """Return the softmax over the elements where the mask is not 0; zeros if it is 0 everywhere."""
+    x = be.where(mask, x, -math.inf)
+    largest = be.stop_gradient(be.max(x, axis=axis))
+    e = be.exp(x - be.where(be.finite(largest), largest, 0))
+    total = be.sum(e, axis=axis)
+    return e / be.where(total == 0, 1, total)
+
+
+def grad_masked_softmax(
+    be: BackendBase, dz: Operand, z: Operand, x: Operand, mask: Operand, axis: AxisLike
+) -> Gradients:
+    """Return ``z (dz - sum(z dz))``."""
+    return *grad_softmax(be, dz, z, x, axis), None
 
 
 def logsumexp(be: BackendBase, x: Operand, *, axis: AxisLike = 0) -> Operand:
     """Return ``ln sum(e^x)``; -inf where all elements are -inf."""
-    wide = widen_half(be, x)
-    largest = be.stop_gradient(be.max(wide, axis=axis))
+    largest = be.stop_gradient(be.max(x, axis=axis))
     largest = be.where(be.finite(largest), largest, 0)
-    return narrow(be, largest + be.log(be.sum(be.exp(wide - largest), axis=axis)), x)
+    return largest + be.log(be.sum(be.exp(x - largest), axis=axis))
 
 
 def cross_entropy(be: BackendBase, x: Operand, t: Operand, *, axis: AxisLike = 0) -> Operand:
     """Return ``-mean(sum(t log_softmax(x)))``, the mean over all but the classes."""
-    wide = widen_half(be, x)
-    total = be.sum(t * be.log_softmax(wide, axis=axis))
-    num_classes = math.prod(x.shape[a] for a in normalize_axes(axis, x.ndim))
-    return narrow(be, total * (-num_classes / math.prod(x.shape)), x)
+    return -be.mean(be.sum(t * be.log_softmax(x, axis=axis), axis=axis))
 
 
 # --- activation functions ---
@@ -82,6 +83,16 @@ def grad_silu(be: BackendBase, dz: Operand, z: Operand, x: Operand) -> Gradients
     """Return ``dz s (1 + x (1 - s))``, where s is the logistic function of x."""
     s = be.sig(x)
     return (dz * (s * (1 + x * (1 - s))),)
+
+
+def leaky_relu(be: BackendBase, x: Operand, *, slope: float = 0.01) -> Operand:
+    """Return ``max(x, 0) + slope min(x, 0)``."""
+    return be.maximum(x, 0) + slope * be.minimum(x, 0)
+
+
+def elu(be: BackendBase, x: Operand, *, alpha: float = 1.0) -> Operand:
+    """Return ``max(x, 0) + alpha (e^min(x, 0) - 1)``."""
+    return be.maximum(x, 0) + alpha * (be.exp(be.minimum(x, 0)) - 1)
 
 
 def gelu_gate(be: BackendBase, x: Operand) -> tuple[Operand, Operand]:
@@ -108,6 +119,18 @@ def grad_gelu(be: BackendBase, dz: Operand, z: Operand, x: Operand) -> Gradients
 # --- normalization ---
 
 
+def normalize(be: BackendBase, x: Operand, axis: AxisLike, eps: float) -> Any:
+    """Return ``(x - mean) / sqrt(variance + eps)``."""
+    d = x - be.mean(x, axis=axis)
+    return d / be.sqrt(be.mean(be.square(d), axis=axis) + eps)
+
+
+def scale_and_shift(z: Any, gamma: Operand | None, beta: Operand | None) -> Operand:
+    """Return ``z gamma + beta``."""
+    z = z if gamma is None else z * gamma
+    return z if beta is None else z + beta
+
+
 def layer_norm(
     be: BackendBase,
     x: Operand,
@@ -118,19 +141,22 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Operand:
     """Return ``(x - mean) / sqrt(variance + eps) gamma + beta``."""
-    wide = widen_half(be, x)
-    d = wide - be.mean(wide, axis=axis)
-    z = d / be.sqrt(be.mean(be.square(d), axis=axis) + eps)
-    return narrow(be, scale_and_shift(z, gamma, beta), x)
+    return scale_and_shift(normalize(be, x, axis, eps), gamma, beta)
 
 
 def rms_norm(
     be: BackendBase, x: Operand, gamma: Operand | None = None, *, axis: AxisLike = 0, eps: float = 1e-5
 ) -> Operand:
     """Return ``x / sqrt(mean(x^2) + eps) gamma``."""
-    wide = widen_half(be, x)
-    z = wide / be.sqrt(be.mean(be.square(wide), axis=axis) + eps)
-    return narrow(be, scale_and_shift(z, gamma, None), x)
+    return scale_and_shift(x / be.sqrt(be.mean(be.square(x), axis=axis) + eps), gamma, None)
+
+
+def batch_norm(
+    be: BackendBase, x: Operand, gamma: Operand | None = None, beta: Operand | None = None, *, eps: float = 1e-5
+) -> Operand:
+    """Return images (C, *sizes, N), each channel normalized."""
+    z = normalize(be, x, tuple(range(1, x.ndim)), eps)
+    return scale_and_shift(z, per_channel(be, x, gamma), per_channel(be, x, beta))
 
 
 def group_norm(
@@ -143,17 +169,26 @@ def group_norm(
     eps: float = 1e-5,
 ) -> Operand:
     """Return images (C, *sizes, N), each group of channels of each sample normalized."""
-    C, N, wide = x.shape[0], x.shape[-1], widen_half(be, x)
-    if C % groups:
+    C, N = x.shape[0], x.shape[-1]
+    if groups < 1 or C % groups:
         raise ValueError(f"expected a number of groups that divides the {C} channels, got {groups}")
-    z: Any = layer_norm(be, be.reshape(wide, (groups, -1, N)), axis=1, eps=eps)
-    z = be.reshape(z, (C, -1, N))
-    shape = (C, 1, 1)
-    gamma, beta = (p if p is None else be.reshape(p, shape) for p in (gamma, beta))
-    return narrow(be, be.reshape(scale_and_shift(z, gamma, beta), x.shape), x)
+    z = normalize(be, be.reshape(x, (groups, math.prod(x.shape[:-1]) // groups, N)), 1, eps)
+    return scale_and_shift(be.reshape(z, x.shape), per_channel(be, x, gamma), per_channel(be, x, beta))
 
 
-def scale_and_shift(z: Any, gamma: Operand | None, beta: Operand | None) -> Operand:
-    """Return ``z gamma + beta``."""
-    z = z if gamma is None else z * gamma
-    return z if beta is None else z + beta
+def per_channel(be: BackendBase, x: Operand, p: Operand | None) -> Operand | None:
+    """Return a parameter of C elements in a shape that broadcasts to x (C, ...)."""
+    return p if p is None else be.reshape(p, (x.shape[0], *[1] * (x.ndim - 1)))
+
+
+# --- attention ---
+
+
+def attention(be: BackendBase, q: Operand, k: Operand, v: Operand, mask: Operand | None = None) -> Operand:
+    """Return ``softmax(q k^T / sqrt(d)) v``."""
+    if q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[:-2] != k.shape[:-2]:
+        raise ValueError(
+            f"expected q (..., T, d), k (..., S, d) and v (..., S, e), got {q.shape}, {k.shape} and {v.shape}"
+        )
+    scores = q @ k.T * (1 / math.sqrt(q.shape[-1]))
+    return (be.softmax(scores, -1) if mask is None else be.masked_softmax(scores, mask, -1)) @ v

@@ -32,7 +32,8 @@ def accumulation_dtype(xp: Namespace, x: NativeArray) -> Any:
 
 def widen_half(be: BackendBase, x: Operand) -> Operand:
     """Return an operand of 16-bit floats cast to float32, in which they are summed; any other operand unchanged."""
-    return be.astype(x, "float32") if x.info.dtype in HALF_DTYPES else x
+    info: Any = getattr(x, "info", None)  # a scalar has none
+    return be.astype(x, "float32") if info is not None and info.dtype in HALF_DTYPES else x
 
 
 def to_slices(index: SliceSpec) -> tuple[slice, ...]:

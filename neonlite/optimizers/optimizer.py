@@ -10,10 +10,14 @@ The states, and the number of updates t, belong to the parameters: lists of laye
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import groupby, islice
 from numbers import Real
+from operator import add
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.attributes import AttributeSnapshot, can_replay
@@ -34,6 +38,7 @@ from neonlite.messages import describe
 from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
 from neonlite.optree import OpTreeNode
+from neonlite.tree_structure import traces
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
@@ -240,6 +245,50 @@ class Optimizer(NervanaObject):
         if parameters := get_param_list(layer_list):
             atomic(self._step, parameters, check_number(f"{self.classnm}: the epoch", epoch), last=self)
 
+    def step(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float = 0) -> None:
+        """Update parameters by gradients, all in one assignment: for training loops with op-trees, also in ``jit``.
+
+        The gradients are not divided by the batch size, unlike in ``optimize``. The states of a parameter are its
+        attribute ``states``, those that ``optimize`` and checkpoints use as well.
+
+        Parameters
+        ----------
+        parameters : list of Tensor
+            The parameters, such as ``net.parameters``.
+        gradients : list of OpTreeNode or Tensor
+            The gradient of a cost with respect to each.
+        epoch : float, default 0
+            Index of the epoch, from 0, for the schedule.
+
+        Raises
+        ------
+        ValueError
+            If the numbers or shapes of parameters and gradients differ.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> from neonlite.optimizers import GradientDescentMomentum
+        >>> be = nl.gen_backend("cpu")
+        >>> w, optimizer = be.array([[4.0]], name="w"), GradientDescentMomentum(0.1, 0)
+        >>> @nl.jit
+        ... def step():
+        ...     cost = w * w
+        ...     optimizer.step([w], [nl.Autodiff(cost).get_grad_op_tree(w)])
+        ...     return cost
+        >>> [float(step().get()) for _ in range(3)]
+        [16.0, 10.24..., 6.55...]
+        """
+        check_gradients(self.classnm, parameters, gradients)
+        if parameters:
+            trace = traces.get(get_ident())
+            run = Step(self, parameters, gradients, check_number(f"{self.classnm}: the epoch", epoch))
+            if trace is None:
+                atomic(run.run)
+            else:
+                trace.before_run.append(run.count)
+                run.assign()
+
     def _step(self, parameters: list[Parameter], epoch: float) -> None:
         """Update parameters and their states, and count the update."""
         group = self._get_group(parameters)
@@ -295,7 +344,10 @@ class Optimizer(NervanaObject):
             values_of_rows = []
             for row, k in zip(group.rows, group.row_indices, strict=True):
                 self.t = group.updates[k][1]
-                values_of_rows.append(self._update(be, row, n, factor, scalars[k]))
+                w, dw, *states = row
+                g = be.astype(dw, compute_dtype(w))
+                g = g / n if factor is None else g * factor
+                values_of_rows.append(self._update(be, w, g, states, scalars[k]))
             for i, values in enumerate(values_of_rows):
                 group.compile(i, values)
             if not group.attributes.custom_class:  # a custom update rule may depend on other values
@@ -303,12 +355,9 @@ class Optimizer(NervanaObject):
         for assignment in group.assignments.values():
             assignment()
 
-    def _update(self, be: Backend, row: Row, n: float, factor: Tensor | None, scalars: dict[str, Any]) -> list[Any]:
-        """Return the new parameter and states as op-trees; the gradient is multiplied by a factor, or divided by n."""
-        w, dw, *states = row
-        dtype = compute_dtype(w)
-        g, full = (x if x.info.dtype == dtype else be.astype(x, dtype) for x in (dw, w))
-        g = g / n if factor is None else g * factor
+    def _update(self, be: Backend, w: Tensor, g: Operand, states: Row, scalars: dict[str, Any]) -> list[Any]:
+        """Return the new parameter and states as op-trees, given the gradient."""
+        full = be.astype(w, compute_dtype(w))
         if limit := self.gradient_clip_value:
             g = be.clip(g, -limit, limit)
         new, *others = self._call_update_rule(be, full, g, states, scalars)
@@ -402,6 +451,89 @@ def round_stochastically(be: Backend, x: Any, dtype: str) -> Any:
     if be.default_dtype_name in HALF_DTYPES:  # 16-bit random numbers have few bits: add lower ones
         uniform = uniform + be.astype(be.rand(x.shape), "float32") * 2.0 ** -SIGNIFICAND_BITS[be.default_dtype_name]
     return be.where(uniform * be.absolute(far - near) < be.absolute(x - near), far, near)
+
+
+# --- steps with gradients as op-trees ---------------------------------------------------------------------------------
+
+
+class Step:
+    """An update of parameters by gradients, in which the scalars that change from step to step are tensors (1, 1)."""
+
+    def __init__(
+        self, optimizer: Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float
+    ) -> None:
+        self.optimizer, self.parameters, self.gradients, self.epoch = optimizer, parameters, gradients, epoch
+        self.be: Any = parameters[0].backend
+        for w in parameters:
+            kind, _ = w.updates or ("", 0)
+            if kind != optimizer.kind or w.states is None or len(w.states) != len(optimizer.state_names):
+                on_failure(restore_states, w, w.updates, w.states)
+                w.updates = optimizer.kind, 0
+                w.states = [self.be.zeros(w.shape, dtype=compute_dtype(w)) for _ in optimizer.state_names]
+        counts = [w.updates[1] for w in parameters]  # type: ignore[index]
+        self.groups = sorted({*counts})  # parameters of an equal number of updates have the same scalars
+        self.group_of = [self.groups.index(t) for t in counts]
+        scalars = self._scalars()
+        dtype = "float64" if any(compute_dtype(w) == "float64" for w in parameters) else "float32"
+        self.table: Tensor = self.be.zeros((sum(map(len, scalars)), 1), dtype=dtype)
+        rows = iter(range(len(self.table)))
+        self.scalars = [{name: self.table[(n := next(rows)) : n + 1] for name in named} for named in scalars]
+
+    def _scalars(self) -> list[dict[str, float]]:
+        """Return the scalars of each group after its number of updates."""
+        firsts = [self.parameters[self.group_of.index(k)] for k in range(len(self.groups))]
+        return [self.optimizer._get_scalars_at(w.updates[1], self.epoch) for w in firsts]  # type: ignore[index]
+
+    def count(self) -> None:
+        """Write the scalars of the next update, and count it."""
+        values = [x for named in self._scalars() for x in named.values()]
+        write_array(self.be, self.table, np.array(values).reshape(-1, 1))
+        for w in self.parameters:
+            on_failure(restore_states, w, w.updates, w.states)
+            kind, t = w.updates  # type: ignore[misc]
+            w.updates = kind, t + 1
+            self.optimizer.t = t + 1
+
+    def assign(self) -> None:
+        """Assign the new parameters and states."""
+        optimizer, be = self.optimizer, self.be
+        gradients = [be.astype(g, compute_dtype(w)) for w, g in zip(self.parameters, self.gradients, strict=True)]
+        if limit := optimizer.gradient_clip_norm:
+            norm = be.sqrt(reduce(add, [be.sum(be.square(g)) for g in gradients]))
+            gradients = [g * (limit / be.maximum(norm, limit)) for g in gradients]
+        targets: list[Tensor] = []
+        values: list[Operand] = []
+        for w, g, k in zip(self.parameters, gradients, self.group_of, strict=True):
+            states: Any = w.states
+            targets += [w, *states]
+            values += optimizer._update(be, w, g, states, self.scalars[k])
+        be.assign(targets, values)
+
+    def run(self) -> None:
+        """Count and assign."""
+        self.count()
+        self.assign()
+
+
+def restore_states(w: Tensor, updates: tuple[str, int] | None, states: list[Tensor] | None) -> None:
+    """Restore what a parameter had before a step that failed."""
+    w.updates, w.states = updates, states
+
+
+def check_gradients(where: str, parameters: Sequence[Tensor], gradients: Sequence[Operand]) -> None:
+    """Raise an error unless there is a gradient of its shape for each parameter, a tensor of floats."""
+    if len(parameters) != len(gradients):
+        raise ValueError(
+            f"{where}.step: expected a gradient for each of {len(parameters)} parameters, got {len(gradients)}"
+        )
+    for w, g in zip(parameters, gradients, strict=True):
+        if not isinstance(w, Tensor) or w.info.dtype not in FLOAT_DTYPES or not hasattr(g, "info"):
+            raise TypeError(
+                f"{where}.step: expected parameters as tensors of floats, and gradients as op-trees or tensors, got "
+                f"{describe(w)} and {describe(g)}"
+            )
+        if w.shape != g.shape:
+            raise ValueError(f"{where}.step: expected a gradient of the shape of {describe(w)}, got {describe(g)}")
 
 
 # --- groups of parameters ------------------------------------------------------------------------------------------

@@ -71,8 +71,7 @@ class Rectlin(Transform):
         return self.slope >= 0
 
     def __call__(self, x: Operand) -> Operand:
-        y = self.be.maximum(x, 0)
-        return y + self.slope * self.be.minimum(x, 0) if self.slope else y
+        return self.be.leaky_relu(x, self.slope) if self.slope else self.be.maximum(x, 0)
 
     def bprop(self, y: Operand) -> OperandLike:
         if not self.has_grad_from_output:
@@ -131,7 +130,7 @@ class Explin(Transform):
         self.alpha = check_number("Explin: alpha", alpha, 0)
 
     def __call__(self, x: Operand) -> Operand:
-        return self.be.maximum(x, 0) + self.alpha * (self.be.exp(self.be.minimum(x, 0)) - 1)
+        return self.be.elu(x, self.alpha)
 
     def bprop(self, y: Operand) -> OperandLike:
         below = self.be.minimum(y, 0) + self.alpha * self.be.less_equal(y, 0)  # for x <= 0, alpha e^x = y + alpha

@@ -731,10 +731,10 @@ MISTAKES: list[tuple[Any, type[Exception], str]] = [
     (
         lambda be: attention(*three(be, (2, 3), (4, 2), (4, 5))),
         ValueError,
-        r"attention: expected q \(..., T, d\), .*, got q .*\(2, 3\), k .*\(4, 2\), v .*\(4, 5\)",
+        r"be.attention\(.*\): expected q \(..., T, d\), .*, got \(2, 3\), \(4, 2\) and \(4, 5\)",
     ),
-    (lambda be: attention(*three(be, (2, 3), (4, 3), (5, 3))), ValueError, "attention: expected q"),
-    (lambda be: attention(*three(be, (2, 2, 3), (3, 4, 3), (3, 4, 5))), ValueError, "attention: expected q"),
+    (lambda be: attention(*three(be, (2, 3), (4, 3), (5, 3))), ValueError, r"be.attention\(.*\): expected q"),
+    (lambda be: attention(*three(be, (2, 2, 3), (3, 4, 3), (3, 4, 5))), ValueError, r"be.attention\(.*\): expected q"),
     (
         lambda be: attention(*three(be, (2, 3), (4, 3), (4, 3)), mask=be.ones((2, 3))),
         ValueError,

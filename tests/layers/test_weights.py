@@ -47,16 +47,14 @@ def test_a_call_of_a_layer_that_works_in_place_keeps_its_inputs(be):
     assert x.get().tolist() == [[-1, 2], [3, -4], [0, 5]]
 
 
-def test_a_call_states_which_step_is_missing(be):
-    be.bsz = 2
+def test_a_call_configures_a_layer_and_allocates_its_parameters(be):
     for layer in (Linear(1, Gaussian(), name="fc"), Sequential([Linear(1, Gaussian(), name="fc")], name="fc")):
-        with pytest.raises(RuntimeError, match=r"fc: expected a configured layer.*configure\(shape\), then allocate"):
-            layer(be.ones((3, 2)))
-        layer.configure(3)
-        with pytest.raises(RuntimeError, match=r"fc: expected allocated parameters, got none. Call allocate\(\)"):
-            layer(be.ones((3, 2)))
-        layer.allocate()
         assert layer(be.ones((3, 2))).shape == (1, 2)
+        assert layer.in_shape == 3
+        with pytest.raises(
+            ValueError, match=r"fc: expected inputs \(3, N\), for the layer shape 3, got a tensor \(4, 2\)"
+        ):
+            layer(be.ones((4, 2)))
 
 
 MOVED = {  # module of a class in files written before it moved

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import is_
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from neonlite.messages import describe, owners
 from neonlite.ops import OPS
 from neonlite.ops.shapes import can_broadcast
 from neonlite.optree import Operand, OpTreeNode, create_node, postorder
-from neonlite.tree_structure import STATIC_INTS, flatten_pairs, lower_to_instructions
+from neonlite.tree_structure import STATIC_INTS, flatten_pairs, lower_to_instructions, traces
 from neonlite.typing import ArrayLike, NativeArray
 
 MAX_CACHED_PLANS = 1024  # per backend
@@ -60,6 +61,8 @@ class RunMethods(BackendBase):
         tree : OpTreeNode
             The op-tree; its shape must broadcast to the target's.
         """
+        if traces and (trace := traces.get(get_ident())) is not None:
+            return trace.write([target], [tree])
         leaves = tree.leaves
         if leaves is None:
             return run_tree(self, (target,), tree)
@@ -281,6 +284,9 @@ class AssignmentMethods(BackendBase):
         [Tensor([[2.]], (1, 1), float32, cpu), Tensor([[1.]], (1, 1), float32, cpu)]
         """
         check_assignment("be.assign", tensors, values)
+        if traces and (trace := traces.get(get_ident())) is not None:
+            trace.write(tensors, values)
+            return list(tensors)
         if len(tensors) == 1:
             tensors[0][:] = values[0]
             return list(tensors)
@@ -400,6 +406,8 @@ class AssignmentMethods(BackendBase):
         """
         check_open(self)
         value = getattr(value, "operand", value)  # of an array of neonlite.array_api
+        if traces and (trace := traces.get(get_ident())) is not None:
+            return trace.write([target], [value])
         if isinstance(value, OpTreeNode):
             return self.run(target, value)
         if isinstance(value, Tensor):
