@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from helpers.runtimes import RUNTIMES, new_backend
 
 from neonlite import Backend
 from neonlite.backend.primitives.rows import convolution_layer
+from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.ops import OPS
 
 NAMES = ["conv", "conv_backward", "conv_update", "max_pool", "max_pool_indices", "max_unpool", "sum_pool", "sum_unpool"]
@@ -72,15 +73,21 @@ def test_a_view_is_copied_for_a_primitive_and_other_steps_are_fused(runtime: Bac
     np.testing.assert_allclose(tree.get(), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("groups", [2, 4, 8])
 def test_groups_are_computed_by_a_primitive_that_supports_them(runtime: Backend, groups: int) -> None:
-    primitives: Any = runtime.primitives
-    x, f = runtime.ones((4, 8, 8, 32)), runtime.ones((4 // groups, 3, 3, 8))
-    tree = runtime.conv(x, f, groups=groups, padding=((0, 1), (1, 1)))
-    plan = runtime.plan(tree)
-    (step,) = plan.steps
-    layer = convolution_layer(step, "float32", I=x.shape, F=f.shape, O=tree.shape)
-    assert (layer.groups, layer.dimF, layer.padding_after) == (groups, (4 // groups, 1, 3, 3, 8), (0, 1, 1))
-    assert not layer.has_equal_padding
-    assert bool(plan.primitives) == primitives.supports_groups("conv", layer)
-    assert tree.get().max() == 9 * 4 // groups
+    rng, primitives = np.random.default_rng(0), cast(Any, runtime.primitives)
+    attrs: dict[str, Any] = {"strides": (1, 2), "padding": ((0, 1), (1, 1)), "dilation": (1, 1), "groups": groups}
+    shapes = {"I": (8, 8, 8, 32), "F": (8 // groups, 3, 3, 16), "O": (16, 7, 4, 32)}
+    for name, roles in [("conv", "IFO"), ("conv_backward", "OFI"), ("conv_update", "IOF")]:
+        x, y = (rng.standard_normal(shapes[role]).astype(np.float32) for role in roles[:2])
+        options = attrs if name == "conv" else attrs | {"to": shapes[roles[2]]}
+        tree = runtime.build(name, runtime.array(x), runtime.array(y), **options)
+        plan = runtime.plan(tree)
+        (step,) = plan.steps
+        layer = convolution_layer(step, "float32", **shapes)
+        assert (layer.groups, layer.dimF, layer.padding_after) == (groups, (8 // groups, 1, 3, 3, 16), (0, 1, 0))
+        assert not layer.has_equal_padding
+        has_onednn = runtime.name in ("cpu", "mkl") and get_library() is not None
+        assert bool(plan.primitives) == primitives.supports_groups(name, layer) == has_onednn
+        expected = OPS[name].run(np, x.astype(float), y.astype(float), **options)
+        np.testing.assert_allclose(tree.get(), expected, rtol=1e-4, atol=1e-4)
