@@ -21,14 +21,15 @@ broadcasting: autodiff sums each gradient to the shape of its operand.
 
 Gradients are printed as by `pp()`: `@` is the matrix product, `.T` the transpose, and constants are in parentheses, as
 in `((2) * x)`. Attributes that depend on shapes, such as `axis=(1,)`, are examples, for operands of shape (2, 3). A
-long gradient is described instead of printed.
+long gradient is described instead of printed. A composite op, such as `softmax`, has a formula of other ops, which
+`tree.open("softmax")` shows; without a rule, its gradient is that of the formula.
 
 | op | method | value | gradient |
 |---|---|---|---|
 """
 
 MADE = """
-## Composite functions
+## Functions of several ops
 
 These methods build trees of the ops above.
 
@@ -83,9 +84,12 @@ def derivative(be: Backend, op: Op) -> str:
     """Return the gradients of an op's operands as formulas of the operands, the result z and its gradient dz."""
     if op.grad is None:
         return "**0**"
+    if op.opens_to_differentiate:
+        return "that of the formula"
     if op.grad is missing_gradient:
         return "none: a structural op"
-    shapes, attrs = SYMBOLS.get(op.name, ([(2, 3)] * op.arity, {"axis": (1,)} if op.kind == "reduction" else {}))
+    has_axes = op.kind == "reduction" or "softmax" in op.name
+    shapes, attrs = SYMBOLS.get(op.name, ([(2, 3)] * op.arity, {"axis": (1,)} if has_axes else {}))
     operands = [
         be.empty(shape, name=name, dtype="int32" if name == "indices" else None)
         for shape, name in zip(shapes, operand_names(op), strict=False)

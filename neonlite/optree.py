@@ -19,19 +19,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, overload
 
 from neonlite import numpy_methods
+from neonlite.dtypes import HALF_DTYPES
 from neonlite.messages import describe, truncate_message
 from neonlite.numpy_methods import ArrayMethods
 from neonlite.ops import OP_TABLE, OPS, Op
-from neonlite.ops.functions import widen_half
 from neonlite.tree_inference import (
     NO_LEAVES,
     SEQUENCES,
     as_leaf,
     backend_of,
+    cast_for_formula,
     composite_info,
     infer_info,
     not_an_operand,
-    promoted_half,
     unchecked_info,
     unknown_op,
 )
@@ -345,7 +345,8 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         if not hasattr(self, "_opened"):
             op: Any = self.info.op_def
             self._opened = evaluate_formula(op, self.operands, tuple(self.info.attrs.items()), self.info.be)
-        return self._opened
+        opened: OpTreeNode = self._opened
+        return opened
 
     @property
     def name(self) -> None:  # type: ignore[override]
@@ -593,14 +594,15 @@ def copy_node(z: OpTreeNode) -> OpTreeNode:
 
 
 def evaluate_formula(op: Op, operands: tuple[Any, ...], attrs: Attrs, be: Any) -> OpTreeNode:
-    """Return the op-tree of a formula. Operands of 16-bit floats are cast to float32, and the result back."""
+    """Return the op-tree of a formula. 16-bit floats are computed in float32, and rounded once, at the end."""
     try:
         be = be or backend_of(*operands)
-        opened = op.formula(be, *[widen_half(be, x) for x in operands], **dict(attrs))  # type: ignore[misc]
+        cast, dtype = cast_for_formula(op, operands, be)
+        opened = op.formula(be, *cast, **dict(attrs))  # type: ignore[misc]
         if not isinstance(opened, Operand):
             raise TypeError(f"expected an op-tree as the result of the formula, got {describe(opened)}")
-        if (half := promoted_half(op, operands)) and opened.info.dtype == "float32":
-            opened = be.astype(opened, half)
+        if dtype in HALF_DTYPES and opened.info.dtype == "float32":
+            opened = be.astype(opened, dtype)
         return opened if isinstance(opened, OpTreeNode) else opened * 1
     except (ValueError, TypeError, IndexError) as error:
         raise type(error)(f"be.{op.method}({describe(*operands)}): {truncate_message(error)}") from error

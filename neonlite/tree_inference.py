@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -174,11 +173,18 @@ def composite_info(op: Op, opened: Info, attrs: Attrs, b: object) -> Info:
     return info
 
 
-def promoted_half(op: Op, operands: Sequence[Any]) -> str:
-    """Return the dtype to which the operands of a composite op are promoted, if it has 16 bits, else ""."""
-    dtypes = [info.dtype for x in operands[op.promoted_operands] if (info := info_of(x)) is not None]
-    dtype = reduce(promote_types, dtypes) if any(x in HALF_DTYPES for x in dtypes) else ""
-    return dtype if dtype in HALF_DTYPES else ""
+def cast_for_formula(op: Op, operands: Sequence[Any], be: Any) -> tuple[list[Any], str]:
+    """Return the operands of a composite op as its formula gets them, and the dtype to which they are promoted.
+
+    16-bit floats are cast to float32, also integers for an op of the table, whose results are floats.
+    """
+    types = [info.dtype if (info := info_of(x)) is not None else type(x) for x in operands]
+    dtype, _ = infer_dtypes(op, types, be.default_dtype_name, {})
+    wide, cast = "float32" if dtype in HALF_DTYPES else dtype, list(operands)
+    for i in range(len(types))[op.promoted_operands]:
+        if types[i] in HALF_DTYPES or (types[i] in INT_DTYPES and op.result_dtype == "float"):
+            cast[i] = be.astype(cast[i], wide)
+    return cast, dtype
 
 
 def infer_dtypes(op: Op, operands: Sequence[str | type], default: str, attrs: dict[str, Any]) -> tuple[str, str]:

@@ -209,7 +209,7 @@ class Triple:
         )
 
     @property
-    def opened(self) -> Any:
+    def opened(self) -> Self:
         """The op-tree of the formula of a composite op."""
         raise NotImplementedError
 

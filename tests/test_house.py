@@ -228,7 +228,7 @@ def test_no_array_library_above_the_backend():
 
 
 TABLE = {"neonlite.dtypes", "neonlite.ops.shapes", "neonlite.ops.functions", "neonlite.ops", "neonlite.typing"}
-TABLE |= {"neonlite.ops.linalg", "neonlite.ops.images"}
+TABLE |= {"neonlite.ops.linalg", "neonlite.ops.images", "neonlite.ops.composites"}
 
 
 VISUALIZE = {name for name in MODULES if f"{name}.".startswith("neonlite.visualize.")}
@@ -242,6 +242,7 @@ DRAWING = {*TABLE, *VISUALIZE, "neonlite.files", "neonlite.messages", "neonlite.
         ("neonlite.ops.shapes", set()),
         ("neonlite.ops.functions", {"neonlite.dtypes", "neonlite.ops.shapes"}),
         ("neonlite.ops.linalg", {"neonlite.ops.shapes"}),
+        ("neonlite.ops.composites", set()),
         ("neonlite.ops.images", {"neonlite.dtypes", "neonlite.ops.functions", "neonlite.ops.shapes"}),
         ("neonlite.ops", TABLE - {"neonlite.ops", "neonlite.typing"}),
         ("neonlite.tree_structure", TABLE),
@@ -378,7 +379,7 @@ def test_the_objects_of_a_package_are_of_built_in_classes(package):
 
 # --- the table is complete ---
 
-KINDS = {"elementwise", "reduction", "view", "library", "random", "structural"}
+KINDS = {"elementwise", "reduction", "view", "library", "random", "structural", "composite"}
 
 
 def test_the_names_of_the_table_are_its_rows():
@@ -392,9 +393,11 @@ def test_every_row_is_complete():
         assert op.kind in KINDS, op
         assert op.doc, op
         assert op.sample_range[0] < op.sample_range[1], op
-        assert (op.grad is missing_gradient) == (op.kind == "structural"), op
+        assert (op.kind == "composite") == (op.formula is not None), op
+        assert (op.grad is missing_gradient) == (op.kind == "structural" or op.opens_to_differentiate), op
         if op.kind != "structural" and op.arity > 0 and op.kind != "random":
-            found = [p for p in inspect.signature(op.run).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+            f = op.formula or op.run
+            found = [p for p in inspect.signature(f).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
             assert len([p for p in found[1:] if p.name not in names]) == op.arity, op
 
 

@@ -1,6 +1,6 @@
 """The composite rows of the op table: the formula of each, and derivatives that are faster than the formula's.
 
-A formula is evaluated as any op-tree is. ``new_composite`` casts operands of 16-bit floats to float32, so that the
+A formula is evaluated as any op-tree is. ``evaluate_formula`` casts operands of 16-bit floats to float32, so that the
 result is rounded once, at the end; ``Autodiff`` does so for the derivatives.
 """
 
@@ -27,7 +27,7 @@ def softmax(be: BackendBase, x: Operand, *, axis: AxisLike = 0) -> Operand:
     return e / be.sum(e, axis=axis)
 
 
-def grad_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike) -> Gradients:
+def grad_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike = 0) -> Gradients:
     """Return ``z (dz - sum(z dz))``."""
     return (z * (dz - be.sum(z * dz, axis=axis)),)
 
@@ -38,7 +38,7 @@ def log_softmax(be: BackendBase, x: Operand, *, axis: AxisLike = 0) -> Operand:
     return shifted - be.log(be.sum(be.exp(shifted), axis=axis))
 
 
-def grad_log_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike) -> Gradients:
+def grad_log_softmax(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike = 0) -> Gradients:
     """Return ``dz - e^z sum(dz)``."""
     return (dz - be.exp(z) * be.sum(dz, axis=axis),)
 
@@ -53,7 +53,7 @@ def masked_softmax(be: BackendBase, x: Operand, mask: Operand, *, axis: AxisLike
 
 
 def grad_masked_softmax(
-    be: BackendBase, dz: Operand, z: Operand, x: Operand, mask: Operand, axis: AxisLike
+    be: BackendBase, dz: Operand, z: Operand, x: Operand, mask: Operand, axis: AxisLike = 0
 ) -> Gradients:
     """Return ``z (dz - sum(z dz))``."""
     return *grad_softmax(be, dz, z, x, axis), None
@@ -87,7 +87,8 @@ def grad_silu(be: BackendBase, dz: Operand, z: Operand, x: Operand) -> Gradients
 
 def leaky_relu(be: BackendBase, x: Operand, *, slope: float = 0.01) -> Operand:
     """Return ``max(x, 0) + slope min(x, 0)``."""
-    return be.maximum(x, 0) + slope * be.minimum(x, 0)
+    y = be.maximum(x, 0)
+    return y + slope * be.minimum(x, 0) if slope else y
 
 
 def elu(be: BackendBase, x: Operand, *, alpha: float = 1.0) -> Operand:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from helpers.op_cases import (
     check_value,
 )
 from helpers.op_checks import OWN, check_second_order
-from helpers.reference import REFERENCE
+from helpers.reference import REFERENCE, each
 
 from neonlite import Autodiff, Backend
 from neonlite.ops import OPS
@@ -151,3 +152,105 @@ def test_a_users_op_may_return_indices(be: Backend, own: Any) -> None:
 
 
 # --- large arrays: block by block, on threads -----------------------------------------------------------------------
+
+
+# --- formulas -------------------------------------------------------------------------------------------------------
+
+
+def test_a_composite_op_is_one_line(be64: Backend, own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    own("mish", formula=lambda be, x: x * be.tanh(be.softplus(x)))
+    monkeypatch.setitem(REFERENCE, "mish", each(lambda x: x * math.tanh(math.log(1 + math.exp(x)))))
+    for shape, layout in itertools.product([(2, 3), (0, 2), (2, 1, 3)], LAYOUTS):
+        case = Case("mish", (shape,), {})
+        check_value(be64, case, "float64", layout)
+        check_gradient(be64, case, layout)
+        check_second_order(be64, case)
+
+
+def test_a_formula_has_operands_and_attributes(be: Backend, own: Any) -> None:
+    own("affine", formula=lambda be, x, w, b=None, *, scale=1.0, times=1, bare=False, axes=(0,), label="": (
+        be.sum(scale * times * (w * x), axis=axes) + (0 if b is None or bare else b)
+    ))  # fmt: skip
+    x, w, b = be.array([[1.0, 2.0]], name="x"), be.array([[3.0], [4.0]], name="w"), be.array([[10.0]], name="b")
+    for args, attrs, expected in [
+        ((x, w), {}, [[7, 14]]),
+        ((x, w, b), {}, [[17, 24]]),
+        ((x, w, b), {"scale": 2, "times": 3, "bare": True}, [[42, 84]]),
+        ((x, w), {"axes": (0, 1), "label": "sum"}, [[21]]),
+        ((x, w, b, 0.5), {}, [[13.5, 17]]),
+    ]:
+        assert be.affine(*args, **attrs).get().tolist() == expected
+    assert be.affine(x, w, b=b).get().tolist() == [[17, 24]]
+    assert be.affine(x, w, out=(out := be.zeros((1, 2)))) is out
+    dx, dw, db = Autodiff(be.affine(x, w, b), be).get_grad_asnumpyarray([x, w, b])
+    assert (dx.tolist(), dw.tolist(), db.tolist()) == ([[7, 7]], [[3], [3]], [[2]])
+    assert "scale : float" in be.affine.__doc__
+    assert be.check_grad(be.affine(x, w, b, times=2)).ok
+
+
+def test_a_formula_may_have_a_faster_rule(be: Backend, own: Any) -> None:
+    own(
+        "root2", formula=lambda be, x, *, k=1.0: k * be.exp(0.5 * be.log(x)), grad=lambda be, dz, z, x, k: (dz * z / x,)
+    )
+    x = be.array([[4.0, 9.0]], name="x")
+    np.testing.assert_allclose(be.root2(x, k=2.0).get(), [[4, 6]], 1e-6)
+    assert Autodiff(be.root2(x), be).get_grad_op_tree(x).pp() == "((error * (root2 x k=1.0)) / x)"
+    own("flat", formula=lambda be, x: be.rint(x) * 1, grad=None)
+    assert (Autodiff(be.flat(x) + x, be).get_grad_asnumpyarray(x) == 1).all()
+
+
+def test_a_formula_is_evaluated_each_time_as_it_may_read_variables(be: Backend, own: Any) -> None:
+    rate = [2.0]
+    own("rated", formula=lambda be, x: x * rate[0])
+    x = be.array([[3.0]])
+    assert be.rated(x).get() == 6
+    rate[0] = 5.0
+    assert be.rated(x).get() == 15
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({}, TypeError, "expected either run, .*, or formula, .*, got neither"),
+        ({"run": lambda xp, x: x, "formula": lambda be, x: x}, TypeError, "got both"),
+        ({"formula": lambda be, x: x, "kind": "library"}, TypeError, "expected no kind with formula"),
+        (
+            {"formula": lambda be, x: x, "arity": 2, "result_dtype": "float"},
+            TypeError,
+            "expected no arity, result_dtype",
+        ),
+        ({"formula": 3}, TypeError, "expected a function formula"),
+        ({"formula": lambda: 3}, ValueError, "expected a function formula"),
+        ({"formula": lambda be: be.ones((1, 1))}, ValueError, "expected a function formula"),
+        ({"formula": lambda be, *xs: xs[0]}, ValueError, "expected a function formula"),
+        ({"formula": lambda be, x, **attrs: x}, ValueError, "expected a function formula"),
+        ({"formula": lambda be, x, *, n: x}, ValueError, "expected a function formula"),
+        ({"formula": lambda be, x, n=2: x * n}, ValueError, "expected a function formula"),
+        ({"formula": lambda be, x=None: x}, ValueError, "expected a function formula"),
+        ({"formula": lambda be, x: x, "grad": lambda be, dz: (dz,)}, ValueError, "grad"),
+        ({"formula": lambda be, x, *, n=1: x, "grad": lambda be, dz, z, x: (dz,)}, ValueError, r"grad\(.*, n\)"),
+    ],
+)
+def test_formulas_that_cannot_be_are_refused(own: Any, options: dict[str, Any], kind: Any, message: str) -> None:
+    with pytest.raises(kind, match=rf"be\.define_op: .*{message}"):
+        own("fresh", **options)
+    assert "fresh" not in OPS
+
+
+@pytest.mark.parametrize(
+    ("formula", "call", "kind", "message"),
+    [
+        (lambda be, x: 3, {}, TypeError, r"be\.fresh\(x \(2, 3\)\): expected an op-tree as the result .*, got 3"),
+        (lambda be, x: np.ones((2, 3)), {}, TypeError, "expected an op-tree as the result of the formula, got"),
+        (lambda be, x: None, {}, TypeError, "expected an op-tree as the result of the formula, got None"),
+        (lambda be, x: x @ x, {}, ValueError, r"be\.fresh\(x \(2, 3\)\): .*\(2, 3\)"),
+        (lambda be, x, *, n=(): x, {"n": [1]}, TypeError, r"be\.fresh: n: expected a hashable value, got \[1\]"),
+        (lambda be, x, *, n=1: x, {"n": 1.5}, TypeError, r"be\.fresh: expected an integer for n"),
+        (lambda be, x, *, n=1.0: x, {"n": "a"}, TypeError, r"be\.fresh: expected a number for n"),
+        (lambda be, x, *, n=1.0: x, {"m": 1}, TypeError, "expected the options a, n, out, got m"),
+    ],
+)
+def test_wrong_uses_of_a_formula(be: Backend, own: Any, formula: Any, call: Any, kind: Any, message: str) -> None:
+    own("fresh", formula=formula)
+    with pytest.raises(kind, match=message):
+        be.fresh(be.ones((2, 3), name="x"), **call)

@@ -329,6 +329,73 @@ MAKERS |= {
 MAKERS |= dict.fromkeys(("conv", "conv_backward", "conv_update"), convolution)
 MAKERS |= dict.fromkeys(("max_pool", "max_pool_indices", "max_pool_take", "max_unpool"), pooling)
 MAKERS |= dict.fromkeys(("sum_pool", "sum_unpool"), pooling)
+
+
+# --- composite ops --------------------------------------------------------------------------------------------------
+
+
+MORE_OPERANDS = {"layer_norm": 2, "rms_norm": 1, "cross_entropy": 1}  # of the shape of x; those of a norm are optional
+
+
+def along_axes(op: Op) -> Iterator[Case]:
+    attrs = {"eps": 0.25} if "norm" in op.name else {}  # finite differences are exact enough with a large eps only
+    for shape in [(2, 3), (4, 1), (3, 2, 2), (2, 1, 3, 2)]:
+        operands = (shape,) * (1 + MORE_OPERANDS.get(op.name, 0))
+        yield from (Case(op.name, operands, {"axis": axis, **attrs}) for axis in subsets(len(shape)))
+    yield Case(op.name, operands, attrs)
+    if op.name != "cross_entropy":
+        yield from (Case(op.name, (shape,), {"axis": axis}) for shape, axis in [((0, 3), 1), ((2, 0, 2), (0, 2))])
+    if attrs:
+        yield Case(op.name, ((5, 3),), {})
+        yield Case(op.name, ((3, 4), (3, 1)), attrs)
+        yield Case(op.name, ((2, 3, 4), (1, 4)), {"axis": (1, 2), **attrs})
+
+
+MASKS = [
+    ((3, 4), [[1, 0, 2, 0], [0, 0, 1, 1], [1, 0, -1, 1]]),
+    ((3, 2, 2), [[[1]], [[0]], [[1]]]),
+    ((2, 3), [[0, 0, 0]]),
+]
+
+
+def masked_axes(op: Op) -> Iterator[Case]:
+    for shape, mask in MASKS:
+        yield from (Case(op.name, (shape, np.array(mask, np.int32)), {"axis": axis}) for axis in subsets(len(shape)))
+
+
+def activations(op: Op) -> Iterator[Case]:
+    name = {"leaky_relu": "slope", "elu": "alpha"}.get(op.name)
+    for attrs in [{}, {name: 0.25}, {name: -0.5}, {name: 0.0}] if name else [{}]:
+        yield from (Case(op.name, (shape,), attrs) for shape in SHAPES)
+
+
+def channel_norms(op: Op) -> Iterator[Case]:
+    for shape in [(4, 3), (2, 3, 2), (4, 2, 1, 3), (2, 1, 2, 2, 2)]:
+        column = (shape[0], 1)
+        for operands in [(shape,), (shape, column), (shape, column, column)]:
+            for attrs in [{}, {"groups": 2}] if op.name == "group_norm" else [{}]:
+                yield Case(op.name, operands, {"eps": 0.25, **attrs})
+    yield Case(op.name, ((4, 5, 2),), {})
+    if op.name != "batch_norm":
+        yield Case(op.name, ((4, 2, 0),), {})
+
+
+def attention(op: Op) -> Iterator[Case]:
+    for stack in [(), (2,), (2, 1)]:
+        for T, S, d, e in [(2, 3, 4, 2), (1, 1, 1, 1), (3, 2, 1, 3)]:
+            operands = (*stack, T, d), (*stack, S, d), (*stack, S, e)
+            yield Case(op.name, operands, {})
+            yield Case(op.name, (*operands, np.tril(np.ones((T, S), np.int32))), {})
+            yield Case(op.name, (*operands, np.zeros((1, S), np.int32)), {})
+
+
+MAKERS |= dict.fromkeys(("softmax", "log_softmax", "logsumexp", "cross_entropy", "layer_norm", "rms_norm"), along_axes)
+MAKERS |= dict.fromkeys(("silu", "gelu", "leaky_relu", "elu", "softplus"), activations)
+MAKERS |= dict.fromkeys(("batch_norm", "group_norm", "instance_norm"), channel_norms)
+MAKERS |= {"masked_softmax": masked_axes, "attention": attention}
+
+# --- all cases ------------------------------------------------------------------------------------------------------
+
 CASES = {name: list({repr(case): case for case in make(ROW[name])}.values()) for name, make in MAKERS.items()}
 GRADIENTS = {name: cases for name, cases in CASES.items() if name not in FLAT}
 LAYOUTS = ["tensor", "view", "node"]

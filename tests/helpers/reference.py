@@ -552,3 +552,94 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "assign": lambda x, y: broadcast(y, x.shape),
     "pair": lambda *xs: xs,
 }
+
+
+# --- composite ops --------------------------------------------------------------------------------------------------
+
+
+def blocks(x: Any, axis: Any) -> list[tuple[slice | int, ...]]:
+    """Return the index of every block of elements along some axes."""
+    axes = range(x.ndim) if axis is None else [a % x.ndim for a in np.atleast_1d(axis)]
+    kept = [1 if a in axes else n for a, n in enumerate(x.shape)]
+    return [tuple(slice(None) if a in axes else i for a, i in enumerate(at)) for at in np.ndindex(*kept)]
+
+
+def within(f: Callable[..., list[float]]) -> Callable[..., Any]:
+    """Apply a function from lists to lists to every block along some axes, of one or several operands."""
+
+    def textbook(*operands: Any, axis: Any = 0, **attrs: Any) -> Any:
+        xs = np.broadcast_arrays(*operands)
+        out = np.zeros(xs[0].shape)
+        for block in blocks(out, axis):
+            shape = out[block].shape
+            out[block] = np.array(f(*(x[block].ravel().tolist() for x in xs), **attrs)).reshape(shape)
+        return out
+
+    return textbook
+
+
+def softmax_of_list(xs: list[float], mask: Sequence[float] | None = None) -> list[float]:
+    chosen = [x for x, m in zip(xs, mask or [1] * len(xs), strict=True) if m]
+    terms = [math.exp(x - max(chosen)) if m else 0.0 for x, m in zip(xs, mask or [1] * len(xs), strict=True)]
+    return [term / (math.fsum(terms) or 1.0) for term in terms]
+
+
+def standardized(xs: list[float], eps: float = 1e-5) -> list[float]:
+    mean = math.fsum(xs) / max(len(xs), 1)
+    variance = math.fsum((x - mean) ** 2 for x in xs) / max(len(xs), 1)
+    return [(x - mean) / math.sqrt(variance + eps) for x in xs]
+
+
+def scaled(z: Any, gamma: Any = None, beta: Any = None) -> Any:
+    return z * (1 if gamma is None else gamma) + (0 if beta is None else beta)
+
+
+def columns(x: Any, p: Any) -> Any:
+    """Return a parameter of each channel as an array that broadcasts to images (C, ...)."""
+    return None if p is None else np.reshape(p, (len(x), *[1] * (x.ndim - 1)))
+
+
+def standardize_groups(x: Any, gamma: Any = None, beta: Any = None, groups: int = 1, eps: float = 1e-5) -> Any:
+    size, out = len(x) // groups, np.zeros(x.shape)
+    for g, n in itertools.product(range(groups), range(x.shape[-1])):
+        block = slice(g * size, (g + 1) * size), ..., n
+        out[block] = np.reshape(standardized(x[block].ravel().tolist(), eps), out[block].shape)
+    return scaled(out, columns(x, gamma), columns(x, beta))
+
+
+def attend(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+    out = np.zeros((*q.shape[:-1], v.shape[-1]))
+    mask = np.broadcast_to(1 if mask is None else mask, (*q.shape[:-1], k.shape[-2]))
+    for at in np.ndindex(*q.shape[:-1]):
+        keys, values = k[at[:-1]], v[at[:-1]]
+        scores = [math.fsum(q[at] * key) / math.sqrt(len(key)) for key in keys]
+        for weight, value in zip(softmax_of_list(scores, mask[at].tolist()), values, strict=True):
+            out[at] += weight * value
+    return out
+
+
+REFERENCE |= {
+    "softmax": within(softmax_of_list),
+    "log_softmax": within(lambda xs: [math.log(p) for p in softmax_of_list(xs)]),
+    "masked_softmax": within(softmax_of_list),
+    "logsumexp": lambda x, axis=0: over(lambda xs: math.log(math.fsum(map(math.exp, xs))))(x, axis),
+    "cross_entropy": lambda x, t, axis=0: np.full(
+        (1,) * x.ndim,
+        -math.fsum((t * REFERENCE["log_softmax"](x, axis=axis)).ravel().tolist()) / len(blocks(x, axis)),
+    ),
+    "silu": each(lambda x: x / (1 + math.exp(-x))),
+    "gelu": each(lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+    "leaky_relu": each(lambda x, slope=0.01: x if x > 0 else slope * x),
+    "elu": each(lambda x, alpha=1.0: x if x > 0 else alpha * math.expm1(x)),
+    "softplus": each(lambda x: math.log(1 + math.exp(x))),
+    "layer_norm": lambda x, gamma=None, beta=None, **attrs: scaled(within(standardized)(x, **attrs), gamma, beta),
+    "rms_norm": lambda x, gamma=None, eps=1e-5, **attrs: scaled(
+        within(lambda xs: [x / math.sqrt(math.fsum(x * x for x in xs) / len(xs) + eps) for x in xs])(x, **attrs), gamma
+    ),
+    "batch_norm": lambda x, gamma=None, beta=None, eps=1e-5: scaled(
+        within(standardized)(x, axis=range(1, x.ndim), eps=eps), columns(x, gamma), columns(x, beta)
+    ),
+    "group_norm": standardize_groups,
+    "instance_norm": lambda x, *parameters, eps=1e-5: standardize_groups(x, *parameters, groups=len(x), eps=eps),
+    "attention": attend,
+}
