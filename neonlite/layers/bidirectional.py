@@ -11,7 +11,7 @@ from neonlite.layers.container import LayerList
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.norm import RunningStatistics
 from neonlite.layers.parameter import InitLike
-from neonlite.layers.recurrent import LSTM, Recurrent
+from neonlite.layers.recurrent import LSTM, Recurrent, take_block
 from neonlite.layers.unroll import StepUnroll
 from neonlite.optree import Operand
 
@@ -131,6 +131,7 @@ class BiBNRNN(RunningStatistics, BiRNN):
     Laurent et al. 2016, Batch normalized recurrent neural networks, equation 10; Amodei et al. 2016, 3.2.
     """
 
+    formula = Layer.formula  # normalized inputs have none
     rho, eps = 0.9, 1e-3
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
@@ -197,8 +198,7 @@ class BiSum(Layer):
 
     def formula(self, x: Tensor) -> Operand:
         n = self.out_shape[0]
-        halves = [self.be.build("slice", x, index=((start, n, 1), (0, x.shape[1], 1))) for start in (0, n)]
-        return halves[0] + halves[1]
+        return take_block(x, (0, n), (0, x.shape[1])) + take_block(x, (n, n), (0, x.shape[1]))
 
 
 class DeepBiRNN(LayerList):

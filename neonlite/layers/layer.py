@@ -571,7 +571,7 @@ class Layer(WeightOwner, DeltaOwner):
         classes = type(self).__mro__
         formula, fprop = (next(c for c in classes if name in vars(c)) for name in ("formula", "fprop"))
         is_own = is_builtin(fprop) or classes.index(formula) <= classes.index(fprop)
-        return formula is not Layer and self.has_formula and is_own
+        return type(self).formula is not Layer.formula and self.has_formula and is_own
 
     def build_tree(self, x: Any, training: bool) -> Any:
         """Return the outputs as an op-tree of inputs of the layer's shape.

@@ -159,6 +159,68 @@ class RecurrentBase(ParameterLayer):
         """
         return [(slice(None), unroll.hidden_error_pairs())]
 
+    def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
+        """Return the states of one step as op-trees, h first.
+
+        Parameters
+        ----------
+        z : OpTreeNode
+            ``W_input x_t + b``, (num_gates output_size, N).
+        previous : list of Tensor or OpTreeNode
+            The states of the previous step, (output_size, N).
+        W_recur : Tensor
+            The recurrent weights of the direction.
+        """
+        raise NotImplementedError(f"{self.classnm}: implement step_formula(z, previous, W_recur), one step as op-trees")
+
+    @property
+    def has_formula(self) -> bool:  # type: ignore[override]
+        """Whether the class has a formula of one step, no later class another program, and states start from zero."""
+        classes = type(self).__mro__
+        formula, program = (
+            next(i for i, c in enumerate(classes) if name in vars(c)) for name in ("step_formula", "build_step")
+        )
+        return classes[formula] is not RecurrentBase and formula <= program and self.init_state is None
+
+    def formula(self, x: Any) -> Operand:
+        """Return h of all steps, unrolled from zero states."""
+        x = self.be.reshape(x, (self.nin, -1))
+        directions = [self.unroll(x, direction) for direction in range(self.num_directions)]
+        return directions[0] if len(directions) == 1 else self.be.concat(directions, axis=0)
+
+    def unroll(self, x: Operand, direction: int) -> Operand:
+        """Return h of all steps of one direction as an op-tree, (output_size, T N).
+
+        Parameters
+        ----------
+        x : Tensor or OpTreeNode
+            The inputs, (nin, T N).
+        direction : int
+            0 forward in time, 1 backward in time.
+        """
+        be, T, F = self.be, self.nsteps, self.nin_per_direction
+        W_input, W_recur, b = self.split_weights(self.W, direction)
+        n = x.shape[1] // T
+        x = take_block(x, (direction * F, F), (0, x.shape[1])) if self.split_inputs else x
+        z = be.dot(W_input, x) + b
+        states: list[Any] = [be.zeros((self.nout, n))] * len(self.state_names)
+        outputs: list[Any] = [None] * T
+        for t in reversed(range(T)) if direction else range(T):
+            states = self.step_formula(take_block(z, (0, z.shape[0]), (t * n, n)), states, W_recur)
+            outputs[t] = states[0]
+        return be.concat(outputs, axis=1)
+
+    def split_gates(self, z: Operand) -> list[Operand]:
+        """Return the rows of each gate.
+
+        Parameters
+        ----------
+        z : Tensor or OpTreeNode
+            (k output_size, N), for k gates.
+        """
+        starts = range(0, z.shape[0], self.nout)
+        return [take_block(z, (start, self.nout), (0, z.shape[1])) for start in starts]
+
     # --- shapes, buffers, fprop and bprop ---
 
     def configure(self, in_obj: LayerInput) -> Self:
@@ -478,6 +540,9 @@ class Recurrent(RecurrentBase):
     array([[1., 3., 6.]], dtype=float32)
     """
 
+    def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
+        return [self.activation(z + self.be.dot(W_recur, previous[0]))]
+
     def build_step(self, step: Step) -> Program:
         h = self.activation(step.pre_activations[0])
         return [step.add_recurrent_product(step.previous["h"]), step.assign([step.current["h"]], [h])]
@@ -548,6 +613,13 @@ class LSTM(GatedRecurrentBase):
     fused_cell = "lstm"
     num_gates, state_names, saved_names = 4, ("h", "c"), ("a",)
 
+    def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
+        h, c = previous
+        *gates, candidate = self.split_gates(z + self.be.dot(W_recur, h))
+        i, f, o = map(self.gate_activation, gates)
+        c = f * c + i * self.activation(candidate)
+        return [o * self.activation(c), c]
+
     def build_step(self, step: Step) -> Program:
         *gates, candidate = step.pre_activations
         i, f, o = map(self.gate_activation, gates)
@@ -582,6 +654,13 @@ class GRU(GatedRecurrentBase):
     fused_cell = "gru"
     num_gates, saved_names, recurrent_operands = 3, ("rh",), ("rh",)
 
+    def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
+        (h,), be, n = previous, self.be, self.nout
+        r, u, candidate = self.split_gates(z)
+        r, u = map(self.gate_activation, (r + be.dot(W_recur[:n], h), u + be.dot(W_recur[n : 2 * n], h)))
+        k = self.activation(candidate + be.dot(W_recur[2 * n :], r * h))
+        return [h + u * (k - h)]
+
     def build_step(self, step: Step) -> Program:
         h, rh = step.previous["h"], step.current["rh"]
         *gates, candidate = step.pre_activations
@@ -613,6 +692,14 @@ class GRU(GatedRecurrentBase):
 
 
 # --- reductions ------------------------------------------------------------------------------------------------------
+
+
+def take_block(x: Operand, rows: tuple[int, int], columns: tuple[int, int]) -> Operand:
+    """Return a block of a matrix, a view of a tensor, given the first row and column and their numbers."""
+    if type(x) is Tensor:
+        return x[rows[0] : sum(rows), columns[0] : sum(columns)]
+    node: Operand = x.backend.build("slice", x, index=((*rows, 1), (*columns, 1)))
+    return node
 
 
 def get_steps(x: Tensor, shape: LayerShape) -> list[Tensor]:
@@ -686,9 +773,8 @@ class RecurrentLast(RecurrentOutput):
     """The last step of a sequence, (F, T) -> F."""
 
     def formula(self, x: Tensor) -> Operand:
-        F, steps = x.shape[0], self.nsteps
-        n = x.shape[1] // steps
-        return self.be.build("slice", x, index=((0, F, 1), ((steps - 1) * n, n, 1)))
+        n = x.shape[1] // self.nsteps
+        return take_block(x, (0, x.shape[0]), ((self.nsteps - 1) * n, n))
 
     def formula_constants(self) -> tuple[object, ...] | None:
         return () if type(self).formula is RecurrentLast.formula else None

@@ -54,8 +54,8 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> C
     name, attrs = step.op.name, step.attrs
     if name not in CONVOLUTIONS and name not in POOLINGS:
         return None
-    halves = () if primitives.runtime.supports_half else HALF_DTYPES
-    if step.compute_dtype not in FLOAT_DTYPES or step.compute_dtype in halves or not attrs.get("mean", True):
+    dtype, halves = plan.dtype(step.inputs[0]), () if primitives.runtime.supports_half else HALF_DTYPES
+    if dtype not in FLOAT_DTYPES or dtype in halves or not attrs.get("mean", True):
         return None
     shapes = [*map(plan.shape, step.inputs), step.shape]
     if any(0 in shape for shape in shapes):
@@ -63,12 +63,12 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> C
     layer: Any
     if name in CONVOLUTIONS:
         roles, call = CONVOLUTIONS[name]
-        layer = convolution_layer(step, **dict(zip(roles, shapes, strict=True)))
+        layer = convolution_layer(step, dtype, **dict(zip(roles, shapes, strict=True)))
         if layer.groups > 1 and not primitives.supports_groups(name, layer):
             return None
     else:
         roles, op, call = POOLINGS[name]
-        layer = pooling_layer(step, op, **dict(zip(roles, shapes, strict=True)))
+        layer = pooling_layer(step, dtype, op, **dict(zip(roles, shapes, strict=True)))
     dims = [getattr(layer, f"dim{role}") for role in roles]
     strided = [isinstance(x, int) and not plan.is_contiguous(x) for x in step.inputs]
     reshape = primitives.runtime.reshape
@@ -90,7 +90,7 @@ def contiguous_copy(primitives: ReferencePrimitives, n: int, x: NativeArray) -> 
     return copy
 
 
-def convolution_layer(step: Step, I: Shape, F: Shape, O: Shape) -> ConvLayer:
+def convolution_layer(step: Step, dtype: str, I: Shape, F: Shape, O: Shape) -> ConvLayer:
     """Return the layer object of a convolution, with three axes of pixels."""
     missing = (1,) * (5 - len(I))
     strides, dilation = (missing + step.attrs[name] for name in ("strides", "dilation"))
@@ -98,10 +98,10 @@ def convolution_layer(step: Step, I: Shape, F: Shape, O: Shape) -> ConvLayer:
     sizes, window, counts = (missing + shape[1:-1] for shape in (I, F, O))
     backend: Any = None  # no backend checks this object
     NCK, groups = (I[-1], I[0], F[-1]), step.attrs["groups"]
-    return ConvLayer(backend, step.dtype, NCK, sizes, window, padding, strides, dilation, counts, groups=groups)
+    return ConvLayer(backend, dtype, NCK, sizes, window, padding, strides, dilation, counts, groups=groups)
 
 
-def pooling_layer(step: Step, op: str, I: Shape, O: Shape) -> PoolLayer:
+def pooling_layer(step: Step, dtype: str, op: str, I: Shape, O: Shape) -> PoolLayer:
     """Return the layer object of a pooling, with three axes of pixels."""
     C, *sizes, N = I
     ones = (1,) * (3 - len(sizes))
@@ -109,7 +109,7 @@ def pooling_layer(step: Step, op: str, I: Shape, O: Shape) -> PoolLayer:
     backend: Any = None  # no backend checks this object
     return PoolLayer(
         backend,
-        step.compute_dtype,
+        dtype,
         op,
         N,
         (C, *ones, *sizes),
