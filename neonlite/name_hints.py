@@ -420,7 +420,6 @@ BACKEND = {
     "be.sig(x)": "logistic",
     "be.minimum(be.maximum(x, 0), 6)": "relu6",
     "be.silu(x)": "swish",
-    "x * be.tanh(be.softplus(x))": "mish",
     "-be.logaddexp(-x, 0)": "log_sigmoid logsigmoid",
     "be.conv or nl.layers.Conv": "conv1d conv2d conv3d conv_general_dilated",
     "be.deconv or nl.layers.Deconv": "conv_transpose conv_transpose1d conv_transpose2d conv_transpose3d",
@@ -485,8 +484,9 @@ OPERAND = {
     "be.{name}({t}, x)": "dot matmul solve",
     "be.searchsorted({t}.ravel(), x); of sorted values": "searchsorted",
     "be.{name}({t}, indices)": "take_along_axis",
-    "be.{name}({t})": "argsort cholesky cumulative_prod cumulative_sum det inv log_softmax logsumexp softmax sort tril "
-    "triu",
+    "be.{name}({t})": (
+        "argsort cholesky cumulative_prod cumulative_sum det inv log_softmax logsumexp softmax sort tril triu"
+    ),
     "{t} @ x": "bmm mm",
     "be.cumulative_sum({t}, axis=0)": "cumsum",
     "be.cumulative_prod({t}, axis=0)": "cumprod",

@@ -38,7 +38,7 @@ from neonlite.layers.weights import MAX_MINIBATCHES, InferenceCopies, WeightOwne
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
-from neonlite.tree_structure import RandomSource, is_same_expression, traces
+from neonlite.tree_structure import RandomSource, is_composite, is_same_expression, traces
 from neonlite.typing import HasShape, LayerShape, LayerShapes
 
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
@@ -744,7 +744,7 @@ class Layer(WeightOwner, DeltaOwner):
 
     def _check_no_random_numbers(self, trees: Iterable[Operand]) -> None:
         """Raise ValueError if the derivative of the formula reads random numbers, which ``bprop`` would draw again."""
-        for node in postorder(*[x for x in trees if isinstance(x, OpTreeNode)]):
+        for node in postorder(*[x for x in trees if isinstance(x, OpTreeNode)], opens=is_composite):
             if any(isinstance(x, RandomSource) for x in node.operands):
                 raise ValueError(
                     f"{self.name}: expected a derivative that does not read random numbers, because bprop would draw "
