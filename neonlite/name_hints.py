@@ -278,7 +278,7 @@ LAYER_LIST = {  # a list of layers, such as Affine
     "block[0].W; once a model is trained": "W get_weights kernel parameters state_dict weight weights",
 }
 OPTIMIZER = {
-    "optimizer.optimize(model.layers_to_optimize, epoch=0)": "apply apply_gradients minimize step update",
+    "optimizer.optimize(model.layers_to_optimize, epoch=0)": "apply apply_gradients minimize update",
     "optimizer.learning_rate": "lr",
     "optimizer.get_state()": "get_weights init state_dict",
     "optimizer.set_state(state)": "load_state_dict set_weights",

@@ -24,6 +24,7 @@ from neonlite.files import printable
 from neonlite.layers.buffers import (
     DeltaOwner,
     LayerOutputs,
+    Operands,
     Tensors,
     copy_tensors,
     iobuf_shape,
@@ -573,7 +574,7 @@ class Layer(WeightOwner, DeltaOwner):
         is_own = is_builtin(fprop) or classes.index(formula) <= classes.index(fprop)
         return type(self).formula is not Layer.formula and self.has_formula and is_own
 
-    def build_tree(self, x: Any, training: bool) -> Any:
+    def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
         """Return the outputs as an op-tree of inputs of the layer's shape.
 
         Parameters
@@ -583,9 +584,10 @@ class Layer(WeightOwner, DeltaOwner):
         training : bool
             As for ``layer(x)``.
         """
-        return self._as_operand((self.training_formula if training else self.inference_formula)(x))
+        formula: Callable[..., Operand] = self.training_formula if training else self.inference_formula
+        return self._as_operand(formula(x))
 
-    def __call__(self, x: Any, training: bool = False) -> Any:
+    def __call__(self, x: Operands, training: bool = False) -> LayerOutputs:
         """Return the outputs as an op-tree of the inputs and the parameters, for any number of samples N.
 
         The op-tree can be printed, drawn, evaluated (``.get()``) and differentiated, with respect to ``parameters`` and

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from neonlite.backend.planning import Plan
+from neonlite.backend.planning.layout import ImageOperand
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
@@ -43,14 +44,38 @@ POOLINGS: dict[str, tuple[str, str, Callable[..., None]]] = {
 }
 
 
-def find_primitives(primitives: ReferencePrimitives, plan: Plan) -> dict[int, Callable[..., None]]:
-    """Return, for the values of a plan that a primitive computes, the function of the operands and the result."""
+class PrimitiveCall(NamedTuple):
+    """The primitive that computes a step: a function of the operands and the result, which are arrays.
+
+    ``takes_images``: which of the operands, and whether the result, may be an ``ImageOperand``.
+    """
+
+    run: Callable[..., None]
+    takes_images: tuple[bool, ...]
+
+
+def find_primitives(primitives: ReferencePrimitives, plan: Plan) -> dict[int, PrimitiveCall]:
+    """Return, for the values of a plan that a primitive computes, its call."""
     found = {v: find_primitive(primitives, plan, step) for v, step in plan.numbered_steps}
     return {v: call for v, call in found.items() if call is not None}
 
 
-def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> Callable[..., None] | None:
-    """Return a function of the operands and the result, arrays, that computes a step; None if no primitive does."""
+def find_images(plan: Plan) -> tuple[set[int], set[int]]:
+    """Return the leaves and the targets of a plan that only primitives read and write, in a layout they choose."""
+    written = {v for v, call in plan.primitives.items() if call.takes_images[-1]}
+    read: set[Any] = set()
+    read_as_arrays: set[Any] = set(plan.held_in_targets)
+    for v, step in plan.numbered_steps:
+        takes_images = plan.primitives[v].takes_images if v in plan.primitives else (False,) * len(step.inputs)
+        for x, is_image in zip(step.inputs, takes_images, strict=False):
+            (read if is_image else read_as_arrays).add(x)
+    targets = {i for i, v in enumerate(plan.outputs) if plan.is_direct[i] and v in written - read_as_arrays}
+    leaves = {x for x in read - read_as_arrays - set(plan.outputs) if isinstance(x, int) and x < len(plan.leaves)}
+    return leaves, targets - set(plan.held_in_targets.values())
+
+
+def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> PrimitiveCall | None:
+    """Return the call of the primitive that computes a step; None if no primitive does."""
     name, attrs = step.op.name, step.attrs
     if name not in CONVOLUTIONS and name not in POOLINGS:
         return None
@@ -78,9 +103,18 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> C
             contiguous_copy(primitives, n, x) if is_strided else x
             for n, (x, is_strided) in enumerate(zip(arrays, strided, strict=False))
         ]
-        call(primitives, layer, *[reshape(x, shape) for x, shape in zip((*operands, arrays[-1]), dims, strict=True)])
+        values = zip((*operands, arrays[-1]), dims, strict=True)
+        call(
+            primitives,
+            layer,
+            *(
+                x._replace(array=reshape(x.array, shape)) if isinstance(x, ImageOperand) else reshape(x, shape)
+                for x, shape in values
+            ),
+        )
 
-    return run
+    takes_images = [role != "F" and not is_strided for role, is_strided in zip(roles, (*strided, False), strict=True)]
+    return PrimitiveCall(run, tuple(takes_images))
 
 
 def contiguous_copy(primitives: ReferencePrimitives, n: int, x: NativeArray) -> NativeArray:
