@@ -126,7 +126,9 @@ def normalize(be: BackendBase, x: Operand, *, axis: AxisLike = 0, eps: float = 1
     return d / std
 
 
-def grad_normalize(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike, eps: float) -> Gradients:
+def grad_normalize(
+    be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike = 0, eps: float = 1e-5
+) -> Gradients:
     """Return ``(dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``."""
     _, std = deviation(be, x, axis, eps)
     return ((dz - be.mean(dz, axis=axis) - z * be.mean(z * dz, axis=axis)) / std,)
