@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from neonlite.typing import AxisLike, Operand
 
 GELU_SCALE, GELU_CUBE = math.sqrt(8 / math.pi), 0.044715
-GELU_LIMIT = 25  # beyond it the logistic function is 0 or 1, and the cube could overflow
+GELU_LIMIT = 25.0  # beyond it the logistic function is 0 or 1, and the cube could overflow
 
 
 # --- softmax ---
