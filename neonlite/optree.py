@@ -588,8 +588,8 @@ def share_numbers(tree: OpTreeNode, leaves: Leaves | None) -> OpTreeNode:
     """Return a tree over the numbers among the leaves instead of equal ones, which may be other objects."""
     if leaves is None or tree.leaves is None or tree.leaves.keys() <= leaves.keys():
         return tree
-    numbers = {(type(x), str(x)): x for x in leaves.values() if is_number(x)}
-    shared = {key: numbers[type(x), str(x)] for key, x in tree.leaves.items() if key not in leaves}
+    numbers = {repr(x): x for x in leaves.values() if is_number(x)}
+    shared = {key: numbers[repr(x)] for key, x in tree.leaves.items() if key not in leaves}
     for node in postorder(tree):
         copied: OpTreeNode = _new(OpTreeNode)
         copied.info, copied.left, copied.right = node.info, *(shared.get(id(x), x) for x in (node.left, node.right))
