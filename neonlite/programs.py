@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-import numpy as np
-
 from neonlite.backend import base
 from neonlite.backend.base import BackendBase, Untracked
 from neonlite.backend.cache import Cache
@@ -115,7 +113,7 @@ class Trace:
         for t, value in zip(tensors, values, strict=True):
             be = t.backend
             operand = self.read(value) if isinstance(value, Tensor) else value
-            operand = operand if isinstance(operand, Operand) else be.array(np.asarray(operand), dtype=t.info.dtype)
+            operand = operand if isinstance(operand, Operand) else be.array(operand, dtype=t.info.dtype)
             check_assignable(be, t, operand)
             pairs.append((t, be.broadcast_to(be.astype(operand, t.info.dtype), t.shape)))
         for t, value in pairs:
@@ -323,7 +321,7 @@ class Jit(Generic[P, R]):
             if isinstance(operand, OpTreeNode):
                 operand = operand.astensor()
             elif isinstance(x, float) or (hasattr(x, "dtype") and not isinstance(operand, Tensor)):
-                operand = be.array(np.asarray(x))
+                operand = be.array(x)
             if isinstance(operand, Tensor):
                 tensors.append(operand)
                 key.append((operand.info, getattr(x, "shape", ()) if x is not operand else None))

@@ -190,7 +190,8 @@ class ParameterLayer(Layer):
         return params[0] if len(params) == 1 else params
 
     @property
-    def states(self) -> list[Any]:
+    def states(self) -> list[Tensor] | list[list[Tensor]]:
+        """The optimizer states of the parameter, or a list of those of each parameter."""
         params = self.get_params()
         return [states for _, states in params] if isinstance(params, list) else params[1]
 

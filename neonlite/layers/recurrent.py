@@ -182,7 +182,7 @@ class RecurrentBase(ParameterLayer):
         )
         return classes[formula] is not RecurrentBase and formula <= program and self.init_state is None
 
-    def formula(self, x: Any) -> Operand:
+    def formula(self, x: Operand) -> Operand:
         """Return h of all steps, unrolled from zero states."""
         x = self.be.reshape(x, (self.nin, -1))
         directions = [self.unroll(x, direction) for direction in range(self.num_directions)]

@@ -17,8 +17,6 @@ from operator import add
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.attributes import AttributeSnapshot, can_replay
 from neonlite.backend.batch_size import global_batch_size, require_batch_size
@@ -486,8 +484,7 @@ class Step:
 
     def count(self) -> None:
         """Write the scalars of the next update, and count it."""
-        values = [x for named in self._scalars() for x in named.values()]
-        write_array(self.be, self.table, np.array(values).reshape(-1, 1))
+        self.table[:] = [[x] for named in self._scalars() for x in named.values()]
         for w in self.parameters:
             on_failure(restore_states, w, w.updates, w.states)
             kind, t = w.updates  # type: ignore[misc]
