@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import pairwise
 from operator import add, attrgetter
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
 from neonlite.backend import base
@@ -26,6 +27,7 @@ from neonlite.ops import OPS, missing_gradient
 from neonlite.ops.functions import widen_half
 from neonlite.ops.shapes import reduction_shape
 from neonlite.optree import Operand, OpTreeNode, copy_node, postorder
+from neonlite.tree_structure import traces, untraced
 from neonlite.typing import NumPyArray
 
 if TYPE_CHECKING:
@@ -81,8 +83,20 @@ class Autodiff:
     def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
         """Return the gradient with respect to each tensor, as a new op-tree."""
         roots, leaves_of_root = {id(x.root) for x in tensors}, self._cache.leaves_of_root
-        grads = self.backpropagate({id(leaf) for root in roots for leaf in leaves_of_root.get(root, ())})
-        return [self._accumulate_views(x, grads) for x in tensors]
+        leaves = {id(leaf) for root in roots for leaf in leaves_of_root.get(root, ())}
+        assigned = [self._assigned_value(x) for x in tensors]
+        with untraced():  # the operands of the tree, and not what has been assigned to them since
+            grads = self.backpropagate(leaves | {id(node) for node in assigned if node is not None})
+            return [
+                self._accumulate_views(x, grads) if node is None else grads.get(id(node), self.be.zeros(x.shape))
+                for x, node in zip(tensors, assigned, strict=True)
+            ]
+
+    def _assigned_value(self, x: Tensor) -> OpTreeNode | None:
+        """Return what a traced function has assigned to a tensor, if the tree reads it instead of the tensor."""
+        if not traces or (trace := traces.get(get_ident())) is None or (value := trace.read(x)) is x:
+            return None
+        return value if any(node is value for node in postorder(self.op_tree, opens=OPENED)) else None
 
     def backpropagate(
         self, leaves: set[int], root: OpTreeNode | None = None, error: Operand | None = None
@@ -316,7 +330,7 @@ class Autodiff:
         for x in tensors:
             self._check_tensor(x)
         cache, key = self._cache, tuple(id(x) for x in tensors)
-        if cache.requested_ids == key:
+        if cache.requested_ids == key and not traces:
             return list(cache.gradients)
         trees = self._differentiate(tensors)
         cache.requested_ids, cache.requested, cache.gradients = key, tensors, trees
@@ -345,7 +359,7 @@ class Autodiff:
                 f"Autodiff: expected a float tensor, got {describe(x)} with dtype {x.info.dtype}. Create it with "
                 "dtype='float32'."
             )
-        if self._cache.allow_unused or id(x.root) in self._cache.leaves_of_root:
+        if self._cache.allow_unused or id(x.root) in self._cache.leaves_of_root or self._assigned_value(x) is not None:
             return
         names = listed(sorted(label(leaf) for leaf in self._cache.leaves.values())) or "no tensor"
         raise ValueError(
