@@ -83,20 +83,8 @@ class Autodiff:
     def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
         """Return the gradient with respect to each tensor, as a new op-tree."""
         roots, leaves_of_root = {id(x.root) for x in tensors}, self._cache.leaves_of_root
-        leaves = {id(leaf) for root in roots for leaf in leaves_of_root.get(root, ())}
-        assigned = [self._assigned_value(x) for x in tensors]
-        with untraced():  # the operands of the tree, and not what has been assigned to them since
-            grads = self.backpropagate(leaves | {id(node) for node in assigned if node is not None})
-            return [
-                self._accumulate_views(x, grads) if node is None else grads.get(id(node), self.be.zeros(x.shape))
-                for x, node in zip(tensors, assigned, strict=True)
-            ]
-
-    def _assigned_value(self, x: Tensor) -> OpTreeNode | None:
-        """Return what a traced function has assigned to a tensor, if the tree reads it instead of the tensor."""
-        if not traces or (trace := traces.get(get_ident())) is None or (value := trace.read(x)) is x:
-            return None
-        return value if any(node is value for node in postorder(self.op_tree, opens=OPENED)) else None
+        grads = self.backpropagate({id(leaf) for root in roots for leaf in leaves_of_root.get(root, ())})
+        return [self._accumulate_views(x, grads) for x in tensors]
 
     def backpropagate(
         self, leaves: set[int], root: OpTreeNode | None = None, error: Operand | None = None
@@ -332,7 +320,13 @@ class Autodiff:
         cache, key = self._cache, tuple(id(x) for x in tensors)
         if cache.requested_ids == key and not traces:
             return list(cache.gradients)
-        trees = self._differentiate(tensors)
+        with untraced() as trace:  # the tree reads the tensors, and not what has been assigned to them since
+            trees = self._differentiate(tensors)
+            assigned = {i: node for i, x in enumerate(tensors) if (node := self._assigned_value(x, trace)) is not None}
+            if assigned:
+                grads = self.backpropagate({id(node) for node in assigned.values()})
+                for i, node in assigned.items():
+                    trees[i] = grads.get(id(node), self.be.zeros(node.shape))
         cache.requested_ids, cache.requested, cache.gradients = key, tensors, trees
         return list(trees)
 
@@ -359,12 +353,22 @@ class Autodiff:
                 f"Autodiff: expected a float tensor, got {describe(x)} with dtype {x.info.dtype}. Create it with "
                 "dtype='float32'."
             )
-        if self._cache.allow_unused or id(x.root) in self._cache.leaves_of_root or self._assigned_value(x) is not None:
+        trace = traces.get(get_ident())
+        if (
+            self._cache.allow_unused
+            or id(x.root) in self._cache.leaves_of_root
+            or (self._assigned_value(x, trace) is not None)
+        ):
             return
         names = listed(sorted(label(leaf) for leaf in self._cache.leaves.values())) or "no tensor"
         raise ValueError(
             f"Autodiff: expected a tensor of the tree, {names}, got {describe(x)}. allow_unused=True gives zeros."
         )
+
+    def _assigned_value(self, x: Tensor, trace: Any) -> OpTreeNode | None:
+        """Return what a traced function has assigned to a tensor, if the tree reads it instead of the tensor."""
+        value = x if trace is None else trace.read(x)
+        return None if value is x else next((z for z in postorder(self.op_tree, opens=OPENED) if z is value), None)
 
     def _mask(self, dx: Operand, dz: Operand, z: OpTreeNode, x: Operand) -> Operand:
         """Return the gradient of an operand of z, with 0 where dz is 0 even if the derivative of z is not finite.
