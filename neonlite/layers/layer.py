@@ -8,9 +8,7 @@ Data has the shape (F, N): features by columns, with the minibatch as the last a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from threading import get_ident
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 from neonlite.autodiff import Autodiff
@@ -38,7 +36,7 @@ from neonlite.layers.weights import MAX_MINIBATCHES, InferenceCopies, WeightOwne
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
-from neonlite.tree_structure import RandomSource, is_composite, is_same_expression, traces
+from neonlite.tree_structure import RandomSource, is_composite, is_same_expression, untraced
 from neonlite.typing import HasShape, LayerShape, LayerShapes
 
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
@@ -846,17 +844,6 @@ def as_columns(where: str, x: Operand, shape: Any) -> Operand:
     if not x.shape[1]:
         raise ValueError(f"{where}: expected inputs with one column or more, got {describe(x)}.")
     return x
-
-
-@contextmanager
-def untraced() -> Iterator[None]:
-    """Evaluate at once what is assigned, also while this thread traces a function: initial values of parameters."""
-    trace = traces.pop(get_ident(), None)
-    try:
-        yield
-    finally:
-        if trace is not None:
-            traces[get_ident()] = trace
 
 
 def set_trainable(layers: Iterable[Layer], value: bool) -> None:
