@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from neonlite.backend.lock import create_lock
@@ -334,6 +334,20 @@ def export_array(t: TensorBase) -> NativeArray:
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
+
+
+def reshape_targets(plan: Plan, reshape: Callable[[NativeArray, tuple[int, ...]], NativeArray]) -> Callable[..., None]:
+    """Return the function that runs a plan on the targets in the shapes that it writes."""
+    run, shapes = plan.run, [info.shape for info in plan.targets]
+
+    def run_reshaped(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
+        arrays = [
+            x._replace(array=reshape(x.array, shape)) if isinstance(x, ImageOperand) else reshape(x, shape)
+            for x, shape in zip(targets, shapes, strict=True)
+        ]
+        run(arrays, leaves)
+
+    return run_reshaped
 
 
 def run_in_layout(plan: Plan, targets: Sequence[TensorBase], leaves: Collection[object]) -> None:
