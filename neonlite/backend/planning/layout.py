@@ -10,7 +10,8 @@ Convolutions are fastest in NHWC: oneDNN on the CPU and cuDNN on the GPU read an
 result in NHWC, and the next layer and elementwise op-trees read it there. Code that reads the memory itself triggers
 one reorder to CHWN. Code reads and writes the values of a tensor by four functions: ``read_chwn``, ``read_nhwc``,
 ``write_chwn`` and ``write_nhwc``, which reorder where necessary. The primitive that writes images chooses their layout
-(``can_write_nhwc``); pooling, batch normalization and op-trees (``common_layout``) follow that of their operands.
+(``can_write_nhwc``), also in op-trees (``Plan.images``); pooling, batch normalization and elementwise op-trees
+(``common_layout``) follow that of their operands.
 
 An NHWC buffer belongs to an allocation, so all views of it share one buffer. It holds one contiguous range of the
 allocation at a time. Memory that is exported to other libraries has none.
