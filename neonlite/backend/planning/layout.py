@@ -28,6 +28,7 @@ from neonlite.backend.lock import create_lock
 from neonlite.backend.measure import Allocation, Memory
 from neonlite.backend.planning import Plan
 from neonlite.optree import Operand
+from neonlite.tree_structure import traces
 from neonlite.typing import DType, NativeArray
 
 Layout = Literal["CHWN", "NHWC", "columns"]
@@ -213,8 +214,16 @@ def layout_of(x: object) -> Layout:
 # --- read and write --------------------------------------------------------------------------------------------------
 
 
+def check_untraced(t: object) -> None:
+    """Raise TypeError if this thread traces a function, in which the values of tensors are not computed yet."""
+    if isinstance(t, TensorBase) and (trace := traces.get(threading.get_ident())) is not None:
+        trace.check_access(t)
+
+
 def read_chwn(x: TensorBase | ImageOperand | NativeArray) -> NativeArray:
     """Return the CHWN array of a tensor or image operand, reordered unless valid; any other argument is unchanged."""
+    if traces:
+        check_untraced(x.tensor if isinstance(x, ImageOperand) else x)
     if isinstance(x, TensorBase):
         t, array = x, x.storage
     elif isinstance(x, ImageOperand):
@@ -231,6 +240,8 @@ def write_chwn(x: TensorBase | ImageOperand | NativeArray, overwrite: bool = Fal
 
     Any other argument is unchanged. ``overwrite``: every element will be written, and none read.
     """
+    if traces:
+        check_untraced(x.tensor if isinstance(x, ImageOperand) else x)
     if isinstance(x, TensorBase):
         t, array = x, x.storage
     elif isinstance(x, ImageOperand):
@@ -321,6 +332,8 @@ def ensure_cache(t: TensorBase) -> LayoutCache:
 
 def export_array(t: TensorBase) -> NativeArray:
     """Return the array of a tensor for another library, and remove the layout cache of its memory for good."""
+    if traces:
+        check_untraced(t)
     memory = t.allocation
     if not memory.is_exported:
         if threading.get_ident() in recorders:
