@@ -354,9 +354,10 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         if not hasattr(self, "_opened"):
             op: Any = self.info.op_def
             with untraced():  # the operands, and not what has been assigned to them since
-                self._opened = evaluate_formula(op, self.operands, tuple(self.info.attrs.items()), self.info.be)
-        opened: OpTreeNode = self._opened
-        return opened
+                opened = evaluate_formula(op, self.operands, tuple(self.info.attrs.items()), self.info.be)
+            self._opened = share_numbers(opened, self.leaves)
+        result: OpTreeNode = self._opened
+        return result
 
     @property
     def name(self) -> None:  # type: ignore[override]
@@ -592,6 +593,20 @@ def create_composite(
 def is_number(x: object) -> bool:
     """Return whether a leaf is a Python number."""
     return isinstance(x, int | float)
+
+
+def share_numbers(tree: OpTreeNode, leaves: Leaves | None) -> OpTreeNode:
+    """Return a tree over the numbers among the leaves instead of equal ones, which may be other objects."""
+    if leaves is None or tree.leaves is None or tree.leaves.keys() <= leaves.keys():
+        return tree
+    numbers = {(type(x), str(x)): x for x in leaves.values() if is_number(x)}
+    shared = {key: numbers[type(x), str(x)] for key, x in tree.leaves.items() if key not in leaves}
+    for node in postorder(tree):
+        copied: OpTreeNode = _new(OpTreeNode)
+        copied.info, copied.left, copied.right = node.info, *(shared.get(id(x), x) for x in (node.left, node.right))
+        copied.leaves = {id(y): y for y in (shared.get(key, x) for key, x in node.leaves.items())}
+        shared[id(node)] = copied if node.leaves.keys() & shared.keys() else node
+    return shared[id(tree)]
 
 
 def copy_node(z: OpTreeNode) -> OpTreeNode:

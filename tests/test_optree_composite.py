@@ -128,6 +128,23 @@ def test_a_number_of_an_operand_may_be_one_of_the_formula(be: Backend, x: Any, n
         close(be.leaky_relu(x * n, slope=n), be.leaky_relu(scaled, slope=n))
 
 
+@pytest.mark.parametrize("name", [op.name for op in OP_TABLE if op.formula is not None])
+def test_a_formula_that_is_evaluated_later_has_the_numbers_of_its_structure(
+    be: Backend, x: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operands = {"cross_entropy": [x, x], "masked_softmax": [x, x > 0], "attention": [x, x, x]}.get(name, [x])
+    method = getattr(be, OPS[name].method)
+    for number in (1e-5, 0.5):  # equal to one of the formula, perhaps
+        method(*operands)
+        node = method(*operands)  # of a known structure
+        monkeypatch.setattr("neonlite.tree_inference._float_cache", {})  # as after many other numbers
+        tree = be.exp(node * number) + number + method(*operands)
+        expected = np.exp(node.astensor().get() * number) + number + node.open().get()
+        np.testing.assert_allclose(tree.get(), expected, 1e-5)
+        np.testing.assert_allclose(tree.open().get(), expected, 1e-5)
+        close(Autodiff(tree, be).get_grad_tensor(x), Autodiff(tree.open(), be).get_grad_tensor(x))
+
+
 def test_composite_ops_may_share_leaves_in_any_order(be: Backend, x: Any) -> None:
     y = be.array(2 * x.get()[:, ::-1], name="y")
     trees = [be.cross_entropy(x, y) - be.cross_entropy(y, x), be.layer_norm(x, y) * be.layer_norm(y, x)]
