@@ -11,7 +11,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import reduce
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import add, attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
@@ -109,13 +109,15 @@ class Autodiff:
         for z, operands in nodes:
             if any(id(x) in reachable for x in operands):
                 reachable.add(id(z))
-        grads: dict[int, Operand] = {id(top): self.next_error if error is None else error}
+        parts: dict[int, list[Operand]] = {id(top): [self.next_error if error is None else error]}
         # operands of ``where``, and what they are computed from: 0 where it selects others
         masked: set[int] = set() if root is None else {id(root)}
         for z, operands in reversed(nodes):
-            dz, op = grads.get(id(z)), z.info.op_def
-            if dz is None or op.grad is None or id(z) not in reachable or id(z) in leaves:
+            op = z.info.op_def
+            if id(z) not in parts or op.grad is None or id(z) not in reachable or id(z) in leaves:
                 continue
+            dz = add_gradients(self.be, parts[id(z)])
+            parts[id(z)] = [dz]
             is_masked = id(z) in masked or z.op == "where"
             input_grads: tuple[Operand | None, ...] = (dz,)
             if not op.opens_to_differentiate:
@@ -126,9 +128,8 @@ class Autodiff:
                     if is_masked:
                         masked.add(id(x))
                         dx = self._mask(dx, dz, z, x)
-                    dx = self._unbroadcast(dx, x)
-                    grads[id(x)] = grads[id(x)] + dx if id(x) in grads else dx
-        return grads
+                    parts.setdefault(id(x), []).append(self._unbroadcast(dx, x))
+        return {key: add_gradients(self.be, grads) for key, grads in parts.items()}
 
     def _apply_rule(self, rule: Callable[..., Any], z: OpTreeNode, dz: Operand) -> tuple[Operand | None, ...]:
         """Return the gradients of the operands of z by a gradient rule, which gets known values."""
@@ -367,7 +368,7 @@ class Autodiff:
 
     def _assigned_value(self, x: Tensor, trace: Any) -> OpTreeNode | None:
         """Return what a traced function has assigned to a tensor, if the tree reads it instead of the tensor."""
-        value = x if trace is None else trace.read(x)
+        value: Any = x if trace is None else trace.read(x)
         return None if value is x else next((z for z in postorder(self.op_tree, opens=OPENED) if z is value), None)
 
     def _mask(self, dx: Operand, dz: Operand, z: OpTreeNode, x: Operand) -> Operand:
@@ -468,6 +469,22 @@ class GradientCache:
         self.requested_ids: tuple[int, ...] | None = None
         self.requested: Sequence[Tensor] = ()
         self.gradients: list[Operand] = []
+
+
+def add_gradients(be: BackendBase, parts: Sequence[Operand]) -> Operand:
+    """Return the sum of gradients; of slices that tile an operand along one axis, their concatenation."""
+    slices = [x for x in parts if isinstance(x, OpTreeNode) and x.op == "slice_backward"]
+    if 1 < len(slices) == len(parts):
+        to, boxes = slices[0].shape, [x.info.attrs["index"] for x in slices]
+        cut = {axis for box in boxes for axis, part in enumerate(box) if part != (0, to[axis], 1)}
+        if len(cut) == 1:
+            (axis,) = cut
+            order = sorted(range(len(boxes)), key=lambda i: boxes[i][axis])
+            ends = [0, *accumulate(boxes[i][axis][1] for i in order)]
+            is_tiled = all(boxes[i][axis] == (ends[k], ends[k + 1] - ends[k], 1) for k, i in enumerate(order))
+            if is_tiled and ends[-1] == to[axis]:
+                return be.concat([slices[i].left for i in order], axis=axis)
+    return reduce(add, parts)
 
 
 def are_disjoint(tensors: Sequence[Tensor]) -> bool:

@@ -16,7 +16,7 @@ from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import label
 from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode, create_node, postorder
-from neonlite.tree_structure import RandomSource, opened_anyway
+from neonlite.tree_structure import RandomSource, is_composite
 
 if TYPE_CHECKING:
     from neonlite.array_api import Array
@@ -159,7 +159,7 @@ def check_grad(
     reference_be = be.allocate_backend(runtime, rng_seed=0, default_dtype="float64")
     copies: dict[int, Any] = {}
     nodes: list[Any] = []
-    for node in postorder(root, opens=opened_anyway):
+    for node in postorder(root, opens=is_composite):
         if type(node.left) is RandomSource:
             raise ValueError(
                 "be.check_grad: expected a tree without random numbers, as they change its value at each evaluation"

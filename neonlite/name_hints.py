@@ -278,7 +278,7 @@ LAYER_LIST = {  # a list of layers, such as Affine
     "block[0].W; once a model is trained": "W get_weights kernel parameters state_dict weight weights",
 }
 OPTIMIZER = {
-    "optimizer.optimize(model.layers_to_optimize, epoch=0)": "apply apply_gradients minimize step update",
+    "optimizer.optimize(model.layers_to_optimize, epoch=0)": "apply apply_gradients minimize update",
     "optimizer.learning_rate": "lr",
     "optimizer.get_state()": "get_weights init state_dict",
     "optimizer.set_state(state)": "load_state_dict set_weights",
@@ -420,7 +420,6 @@ BACKEND = {
     "be.sig(x)": "logistic",
     "be.minimum(be.maximum(x, 0), 6)": "relu6",
     "be.silu(x)": "swish",
-    "x * be.tanh(be.softplus(x))": "mish",
     "-be.logaddexp(-x, 0)": "log_sigmoid logsigmoid",
     "be.conv or nl.layers.Conv": "conv1d conv2d conv3d conv_general_dilated",
     "be.deconv or nl.layers.Deconv": "conv_transpose conv_transpose1d conv_transpose2d conv_transpose3d",
@@ -485,7 +484,9 @@ OPERAND = {
     "be.{name}({t}, x)": "dot matmul solve",
     "be.searchsorted({t}.ravel(), x); of sorted values": "searchsorted",
     "be.{name}({t}, indices)": "take_along_axis",
-    "be.{name}({t})": "argsort cholesky cumulative_prod cumulative_sum det inv log_softmax logsumexp softmax sort tril triu",
+    "be.{name}({t})": (
+        "argsort cholesky cumulative_prod cumulative_sum det inv log_softmax logsumexp softmax sort tril triu"
+    ),
     "{t} @ x": "bmm mm",
     "be.cumulative_sum({t}, axis=0)": "cumsum",
     "be.cumulative_prod({t}, axis=0)": "cumprod",

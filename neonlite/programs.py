@@ -185,6 +185,8 @@ def tracing() -> Trace | None:
 
 def flatten(x: Any, leaves: list[Any]) -> Any:
     """Append the leaves of nested lists, tuples and dicts to a list; return the structure, with None for each leaf."""
+    kind: Any
+    children: Any
     if isinstance(x, list | tuple):
         kind, children = type(x), x
     elif isinstance(x, dict):
@@ -387,7 +389,10 @@ class Jit(Generic[P, R]):
     def __reduce__(self) -> Any:
         """Pickle by name if the name is that of this object, as of a decorated function; else by the function."""
         module, name = getattr(self, "__module__", ""), getattr(self, "__qualname__", "")
-        if functools.reduce(lambda x, part: getattr(x, part, None), name.split("."), sys.modules.get(module)) is self:
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is self:
             return name
         return Jit, (self.f, tuple(self.static))
 

@@ -374,9 +374,13 @@ class Triple:
         if unknown:
             composite = ", ".join(op.name for op in OPS.values() if op.formula is not None)
             raise ValueError(f"tree.open: expected names of composite ops, {composite}, got {', '.join(unknown)}")
+
+        def opens(op: Op) -> bool:
+            return op.formula is not None and (not names or op.name in names)
+
         built: dict[int, Any] = {}
-        for node in postorder(self, opens=lambda op: op.formula is not None and op.name in (names or OPS)):
-            if node.info.op_def.formula is not None and (not names or node.op in names):
+        for node in postorder(self, opens=opens):
+            if opens(node.info.op_def):
                 built[id(node)] = built[id(node.opened)]
             else:
                 a, b = (built.get(id(x), x) for x in (node.left, node.right))
@@ -452,7 +456,7 @@ def matrix_transpose_axes(ndim: int) -> Axes:
     return (*range(ndim - 2), ndim - 1, ndim - 2)
 
 
-def opened_anyway(op: Op) -> bool:
+def is_composite(op: Op) -> bool:
     """Return whether an op is composite."""
     return op.formula is not None
 
@@ -519,7 +523,7 @@ def lower_to_instructions(
         return leaf_ids.setdefault(id(x), -len(leaves))
 
     trees = list(trees)
-    for node in postorder(*trees, opens=opened_anyway):
+    for node in postorder(*trees, opens=is_composite):
         info = node.info
         if info.op_def.formula is not None:
             node_ids[id(node)] = operand_id(node.opened)  # type: ignore[assignment]

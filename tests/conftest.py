@@ -6,15 +6,19 @@ error, which ``lacks`` and ``refused`` assert; the rest of a test runs on it.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import math
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from neonlite import Backend, cleanup_backend
@@ -71,6 +75,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         num_kept = max(int(len(others) / SAMPLED + rng.random()), len(calls) == len(others) > 0)
         for i in sorted(rng.sample(others, len(others) - num_kept), reverse=True):
             del calls[i]
+
+
+# pytest's option faulthandler_timeout starts and joins a thread for each test, which takes 3 ms on a busy machine
+MAX_TEST_SECONDS, REARM_SECONDS = 600, 60
+armed_at = -math.inf
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """End the process, and print all its threads, if a test takes ten minutes."""
+    global armed_at
+    if time.monotonic() - armed_at > REARM_SECONDS:
+        stderr = item.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(MAX_TEST_SECONDS, exit=True, file=stderr)
+        armed_at = time.monotonic()
 
 
 def pytest_collection_finish() -> None:

@@ -222,6 +222,16 @@ def test_value_and_gradient_have_the_same_random_numbers(be: Backend, x: Any, ow
         be.check_grad(be.noisy(x))
 
 
+def test_an_error_of_an_op_in_a_formula_names_this_op(be: Backend, x: Any, own: Any) -> None:
+    def refuse(xp: Any, x: Any) -> Any:
+        raise ValueError("expected something else")
+
+    own("picky", refuse)
+    own("careful", formula=lambda be, x: 2 * be.picky(x))
+    with pytest.raises(ValueError, match=r"be\.picky\(x \(2, 3\)\): expected something else"):
+        be.careful(x).get()
+
+
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "silu", "gelu", "elu", "layer_norm"])
 def test_the_gradient_is_zero_where_another_value_is_selected(be: Backend, name: str) -> None:
     values = np.array([[0.5, np.inf, -1.0], [2.0, -np.inf, 0.25]], np.float32)

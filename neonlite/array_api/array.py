@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 DTYPE_OF_NAME = {name: np.dtype(name) for name in ("bool", *INT_DTYPES, "float16", "float32", "float64")}
 BOOL = DTYPE_OF_NAME["bool"]
 CAST, TO_UINT8 = OPS["cast"], (("to", "uint8"),)
-COSTLY_KINDS = ("reduction", "library")  # kinds of ops that are computed once
+COSTLY_KINDS = ("reduction", "library", "composite")  # kinds of ops that are computed once
 MIN_STORED_BYTES = 1 << 18  # of a tensor from which such an op is computed, as the search for them takes time
 MAX_PENDING_OPS = 64  # an expression of more ops is evaluated, so that a loop does not build an ever larger one
 

@@ -1191,6 +1191,18 @@ class OpMethods(BackendBase):
         """Return the next representable number after x toward y."""
 
     @overload
+    def normalize(self, a: OperandLike, axis: AxisLike = 0, eps: float = 1e-05, out: None = None) -> OpTreeNode:
+        """Return (x - mean) / sqrt(variance + eps) along an axis."""
+
+    @overload
+    def normalize(self, a: OperandLike, axis: AxisLike = 0, eps: float = 1e-05, *, out: Tensor) -> Tensor:
+        """Return (x - mean) / sqrt(variance + eps) along an axis."""
+
+    @overload
+    def normalize(self, a: OperandLike, axis: AxisLike, eps: float, out: Tensor) -> Tensor:
+        """Return (x - mean) / sqrt(variance + eps) along an axis."""
+
+    @overload
     def not_equal(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
         """Return 1 where x differs from y, else 0."""
 

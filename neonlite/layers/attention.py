@@ -273,7 +273,7 @@ class MultiHeadAttention(ParameterLayer):
         """Return the outputs, with the dropout mask that ``fprop`` has drawn."""
         return self.build_output(x, lambda weights: self.dropout_mask.T)
 
-    def training_formula(self, x: Any) -> Operand:
+    def training_formula(self, x: Operand) -> Operand:
         """Return the outputs, with a dropout mask that the op-tree draws."""
         return self.build_output(x, lambda weights: self.be.rand(weights.shape) < self.keep)
 
@@ -281,7 +281,7 @@ class MultiHeadAttention(ParameterLayer):
         """Return the outputs without dropout."""
         return self.build_output(x)
 
-    def build_output(self, x: Tensor, mask_of: Callable[[Operand], Operand] | None = None) -> Operand:
+    def build_output(self, x: Operand, mask_of: Callable[[Operand], Operand] | None = None) -> Operand:
         """Return the outputs as an op-tree.
 
         Parameters

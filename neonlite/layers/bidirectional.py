@@ -131,7 +131,7 @@ class BiBNRNN(RunningStatistics, BiRNN):
     Laurent et al. 2016, Batch normalized recurrent neural networks, equation 10; Amodei et al. 2016, 3.2.
     """
 
-    formula = Layer.formula  # normalized inputs have none
+    formula = Layer.formula  # type: ignore[assignment]  # normalized inputs have none
     rho, eps = 0.9, 1e-3
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:

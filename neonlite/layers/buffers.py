@@ -25,6 +25,7 @@ from neonlite.typing import DTypeLike, LayerShape
 Tensors = Tensor | list[Tensor] | tuple[Tensor, ...]  # the inputs or outputs of a layer: one tensor, or several
 # The outputs: one tensor, or a list or tuple of several (Any, because few networks have several)
 LayerOutputs = Tensor | Any
+Operands = Operand | Sequence[Operand]  # inputs of a layer: tensors or op-trees
 Deltas: TypeAlias = "Tensor | list[Deltas] | None"  # the gradients with respect to them; None: not computed
 
 

@@ -22,6 +22,7 @@ from neonlite.files import printable
 from neonlite.layers.buffers import (
     DeltaOwner,
     LayerOutputs,
+    Operands,
     Tensors,
     copy_tensors,
     iobuf_shape,
@@ -35,7 +36,7 @@ from neonlite.layers.weights import MAX_MINIBATCHES, InferenceCopies, WeightOwne
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
-from neonlite.tree_structure import RandomSource, is_same_expression, untraced
+from neonlite.tree_structure import RandomSource, is_composite, is_same_expression, untraced
 from neonlite.typing import HasShape, LayerShape, LayerShapes
 
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
@@ -571,7 +572,7 @@ class Layer(WeightOwner, DeltaOwner):
         is_own = is_builtin(fprop) or classes.index(formula) <= classes.index(fprop)
         return type(self).formula is not Layer.formula and self.has_formula and is_own
 
-    def build_tree(self, x: Any, training: bool) -> Any:
+    def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
         """Return the outputs as an op-tree of inputs of the layer's shape.
 
         Parameters
@@ -581,9 +582,10 @@ class Layer(WeightOwner, DeltaOwner):
         training : bool
             As for ``layer(x)``.
         """
-        return self._as_operand((self.training_formula if training else self.inference_formula)(x))
+        formula: Callable[..., Operand] = self.training_formula if training else self.inference_formula
+        return self._as_operand(formula(x))
 
-    def __call__(self, x: Any, training: bool = False) -> Any:
+    def __call__(self, x: Operands, training: bool = False) -> LayerOutputs:
         """Return the outputs as an op-tree of the inputs and the parameters, for any number of samples N.
 
         The op-tree can be printed, drawn, evaluated (``.get()``) and differentiated, with respect to ``parameters`` and
@@ -740,7 +742,7 @@ class Layer(WeightOwner, DeltaOwner):
 
     def _check_no_random_numbers(self, trees: Iterable[Operand]) -> None:
         """Raise ValueError if the derivative of the formula reads random numbers, which ``bprop`` would draw again."""
-        for node in postorder(*[x for x in trees if isinstance(x, OpTreeNode)]):
+        for node in postorder(*[x for x in trees if isinstance(x, OpTreeNode)], opens=is_composite):
             if any(isinstance(x, RandomSource) for x in node.operands):
                 raise ValueError(
                     f"{self.name}: expected a derivative that does not read random numbers, because bprop would draw "

@@ -13,6 +13,7 @@ from neonlite.layers.buffers import (
     Deltas,
     GradientSum,
     LayerOutputs,
+    Operands,
     PlannedGradient,
     Tensors,
     num_elements,
@@ -140,9 +141,10 @@ class Broadcast(LayerContainer):
         """
         return [inputs] * len(self.layers)
 
-    def build_tree(self, x: Any, training: bool) -> Any:
+    def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
         """Return the merged op-trees of the branches."""
-        branches = zip(self.layers, self.branch_inputs(x), strict=True)
+        inputs: Any = x
+        branches = zip(self.layers, self.branch_inputs(inputs), strict=True)
         return self.merge_trees([branch.build_tree(y, training) for branch, y in branches])
 
     def merge_trees(self, trees: list[Operand]) -> Operand:
@@ -582,7 +584,7 @@ class Tree(LayerContainer):
                 planner.branch_errors.setdefault(node, []).append(deltas)
         return deltas
 
-    def build_tree(self, x: Any, training: bool) -> Any:
+    def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
         """Return the op-trees of the trunk and of all branches."""
         at_node: dict[Layer, Any] = {}
         outputs = []
@@ -644,7 +646,7 @@ class SingleOutputTree(Tree):
         As for ``Tree``.
     """
 
-    def build_tree(self, x: Any, training: bool) -> Any:
+    def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
         """Return the op-trees of trunk and branches as a list; at inference that of the trunk."""
         return super().build_tree(x, training) if training else self.branches[0].build_tree(x, training)
 

@@ -183,15 +183,17 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         if not self._trainable:
             return self.inference_formula(x)
         be, flat = self.be, self.be.reshape(x, self.nfm, -1)
-        return self.normalize(x, be.mean(flat, axis=1), be.var(flat, axis=1, binary=self.binary))
+        if self.binary:
+            return self.normalize(x, be.mean(flat, axis=1), be.var(flat, axis=1, binary=True))
+        return be.reshape(be.normalize(flat, axis=1, eps=self.eps) * self.gamma + self.beta, x.shape)
 
-    def training_formula(self, x: Any) -> Operand:
+    def training_formula(self, x: Operand) -> Operand:
         """Return the outputs, normalized with the statistics of the minibatch, to which the running ones are moved."""
         if self._trainable:
             be, rho, flat = self.be, self.rho, self.be.reshape(x, self.nfm, -1)
             mean, var = be.mean(flat, axis=1), be.var(flat, axis=1, binary=self.binary)
             be.assign([self.gmean, self.gvar], [rho * self.gmean + (1 - rho) * mean, rho * self.gvar + (1 - rho) * var])
-        return self.formula(x)
+        return self.formula(x)  # type: ignore[arg-type]
 
     def inference_formula(self, x: Tensor) -> Operand:
         """Return the outputs, normalized with the running statistics."""

@@ -190,7 +190,7 @@ class ParameterLayer(Layer):
         return params[0] if len(params) == 1 else params
 
     @property
-    def states(self) -> list[Any]:
+    def states(self) -> list[Tensor] | list[list[Tensor]]:
         """The states of the optimizer: a list for each parameter, or that of the only one."""
         params = self.get_params()
         return [states for _, states in params] if isinstance(params, list) else params[1]

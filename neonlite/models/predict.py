@@ -39,6 +39,7 @@ from neonlite.models.training_data import (
     split_column,
     target_encoder_for,
 )
+from neonlite.optree import Operand
 from neonlite.transforms import Cost, Logistic, Metric, Softmax
 from neonlite.typing import Data, LayerShapes
 
@@ -95,6 +96,62 @@ class PredictionMethods(EvaluationMethods):
         return values[0] if is_single else values
 
     @defers_interrupt
+    def op_tree(self, X: Data, preprocessed: bool | None = None) -> Operand | list[Operand]:
+        """Return the outputs for rows as an op-tree of the rows and the weights, with the preprocessing of the model.
+
+        It can be printed, drawn, planned (``be.plan``), compiled and differentiated: with respect to the weights,
+        ``model.layers.parameters``, and to the rows, the tensor ``X`` in it.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows as for ``predict``; a list for a network with several inputs.
+        preprocessed : bool, optional
+            As for ``predict``.
+
+        Returns
+        -------
+        OpTreeNode, or list of OpTreeNode
+            The outputs, (K, N), as those of ``model(x)``.
+
+        Raises
+        ------
+        ValueError
+            If the rows do not have the shape of the model's inputs.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> from neonlite.layers import Affine
+        >>> be = nl.gen_backend("cpu", batch_size=2)
+        >>> model = nl.Model([Affine(1, init=[[1.0, 2.0]], bias=[[3.0]], name="y")])
+        >>> model.initialize(2)
+        >>> tree = model.op_tree([[1.0, 1.0], [0.0, 2.0]])
+        >>> print(tree.pp())
+        ((y.W @ X) + y_bias.W)
+        >>> tree.get()
+        array([[6., 7.]], dtype=float32)
+        """
+        where, be, network = f"{self.name}.op_tree", self.be, self.layers
+        self.check_can_evaluate()
+        if network.in_shape is None:
+            raise RuntimeError(f"{where}: expected a configured network, got none. Call fit or initialize first.")
+        rows: Any = X if self.input_encoder is None else self.input_encoder.encode(where, X)
+        arrays, _ = read_rows(where, rows, network.in_shape)
+        inputs: list[Operand] = []
+        for k, (x, step) in enumerate(
+            zip(arrays, choose_preprocessing(where, arrays, self.preprocessing, preprocessed), strict=True)
+        ):
+            t: Any = be.array(x.T, name="X" if len(arrays) == 1 else f"X{k}")
+            if step is not None:
+                t = t if step.mean is None else t - be.array(step.mean.reshape(-1, 1), name="mean")
+                factor, offset = step.scale
+                t = t if factor == 1 else t * factor
+                t = t if offset == 0 else t + offset
+            inputs.append(t)
+        trees: Operand | list[Operand] = network(inputs if isinstance(network.in_shape, list) else inputs[0])
+        return trees
+
     def predict_proba(self, X: Data | NervanaDataIterator, batch_size: int | None = None) -> NDArray[Any]:
         """Return the probabilities of the classes.
 

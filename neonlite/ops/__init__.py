@@ -449,6 +449,8 @@ OP_TABLE: tuple[Op, ...] = (
     Op("leaky_relu", formula=composites.leaky_relu, doc="max(x, 0) + slope min(x, 0)", **COMPOSITE),
     Op("elu", formula=composites.elu, doc="max(x, 0) + alpha (e^min(x, 0) - 1)", **COMPOSITE),
     Op("softplus", formula=lambda be, x: be.logaddexp(x, 0), doc="ln(1 + e^x)", **COMPOSITE),
+    Op("normalize", grad=composites.grad_normalize, formula=composites.normalize,
+       doc="(x - mean) / sqrt(variance + eps) along an axis", **COMPOSITE),
     Op("layer_norm", formula=composites.layer_norm, arity=-1,
        doc="(x - mean) / sqrt(variance + eps) gamma + beta along an axis", **COMPOSITE),
     Op("rms_norm", formula=composites.rms_norm, arity=-1,

@@ -120,10 +120,22 @@ def grad_gelu(be: BackendBase, dz: Operand, z: Operand, x: Operand) -> Gradients
 # --- normalization ---
 
 
-def normalize(be: BackendBase, x: Operand, axis: AxisLike, eps: float) -> Any:
+def normalize(be: BackendBase, x: Operand, *, axis: AxisLike = 0, eps: float = 1e-5) -> Operand:
     """Return ``(x - mean) / sqrt(variance + eps)``."""
+    d, std = deviation(be, x, axis, eps)
+    return d / std
+
+
+def grad_normalize(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike, eps: float) -> Gradients:
+    """Return ``(dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``."""
+    _, std = deviation(be, x, axis, eps)
+    return ((dz - be.mean(dz, axis=axis) - z * be.mean(z * dz, axis=axis)) / std,)
+
+
+def deviation(be: BackendBase, x: Operand, axis: AxisLike, eps: float) -> tuple[Any, Any]:
+    """Return ``x - mean`` and ``sqrt(variance + eps)``."""
     d = x - be.mean(x, axis=axis)
-    return d / be.sqrt(be.mean(be.square(d), axis=axis) + eps)
+    return d, be.sqrt(be.mean(be.square(d), axis=axis) + eps)
 
 
 def scale_and_shift(z: Any, gamma: Operand | None, beta: Operand | None) -> Operand:
@@ -142,7 +154,7 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Operand:
     """Return ``(x - mean) / sqrt(variance + eps) gamma + beta``."""
-    return scale_and_shift(normalize(be, x, axis, eps), gamma, beta)
+    return scale_and_shift(be.normalize(x, axis=axis, eps=eps), gamma, beta)
 
 
 def rms_norm(
@@ -156,7 +168,7 @@ def batch_norm(
     be: BackendBase, x: Operand, gamma: Operand | None = None, beta: Operand | None = None, *, eps: float = 1e-5
 ) -> Operand:
     """Return images (C, *sizes, N), each channel normalized."""
-    z = normalize(be, x, tuple(range(1, x.ndim)), eps)
+    z = be.normalize(x, axis=tuple(range(1, x.ndim)), eps=eps)
     return scale_and_shift(z, per_channel(be, x, gamma), per_channel(be, x, beta))
 
 
@@ -173,7 +185,7 @@ def group_norm(
     C, N = x.shape[0], x.shape[-1]
     if groups < 1 or C % groups:
         raise ValueError(f"expected a number of groups that divides the {C} channels, got {groups}")
-    z = normalize(be, be.reshape(x, (groups, math.prod(x.shape[:-1]) // groups, N)), 1, eps)
+    z = be.normalize(be.reshape(x, (groups, math.prod(x.shape[:-1]) // groups, N)), axis=1, eps=eps)
     return scale_and_shift(be.reshape(z, x.shape), per_channel(be, x, gamma), per_channel(be, x, beta))
 
 

@@ -132,6 +132,15 @@ def test_a_derivative_that_would_draw_other_random_numbers_is_refused(be, make):
         layer.bprop(be.ones((3, 2)))
 
 
+def test_random_numbers_of_a_composite_op_are_found(be, own):
+    own("noisy", formula=lambda be, x: be.silu(x * be.rand(x.shape)))
+    layer = made_ready(Noisy(), be, 2)
+    layer.formula = be.noisy
+    layer.fprop(be.ones((3, 2)))
+    with pytest.raises(ValueError, match=r"does not read random numbers.*self.mask\[:\] = be.rand"):
+        layer.bprop(be.ones((3, 2)))
+
+
 def test_a_formula_of_another_shape_is_refused(be):
     class Summed(Noisy):
         def formula(self, x):

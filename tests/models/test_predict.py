@@ -793,3 +793,30 @@ def test_a_model_from_a_file_predicts_without_a_batch_size(tmp_path):
     model.save_params(tmp_path / "m")
     gen_backend("cpu")
     np.testing.assert_allclose(Model(tmp_path / "m").predict(X), expected, rtol=1e-5)
+
+
+# --- the model as an op-tree ---
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_the_op_tree_of_a_model_has_the_outputs_of_predict_and_its_preprocessing(dtype):
+    rng = np.random.default_rng(1)
+    rows = rng.integers(0, 256, (40, 6)).astype(dtype) if dtype == "uint8" else rng.normal(2, 3, (40, 6))
+    labels = rng.integers(0, 3, 40)
+    model = Model([Affine(5, activation="tanh"), Affine(3, activation="softmax")])
+    model.fit(rows, labels, epochs=1, batch_size=8, progress_bar=False)
+    tree = model.op_tree(rows[:7])
+    np.testing.assert_allclose(tree.get().T, model.predict(rows[:7]), rtol=1e-5, atol=1e-6)
+    names = {x.name for x in tree.leaves.values() if isinstance(x, Tensor)}
+    assert {"X", *(p.name for p in model.layers.parameters)} <= names
+    assert model.be.check_grad(tree * tree, tolerance=1e-4).ok
+
+
+def test_the_op_tree_of_a_model_needs_a_configured_network_and_rows_of_its_shape():
+    model = Model([Affine(1)])
+    with pytest.raises(RuntimeError, match=r"op_tree: expected a configured network, got none. Call fit or initialize"):
+        model.op_tree([[1.0, 2.0]])
+    with model.be.batch_size(2):
+        model.initialize(2)
+    with pytest.raises(ValueError, match=r"op_tree: expected rows of shape 2, an array \(1, 2\), got \(1, 3\)"):
+        model.op_tree([[1.0, 2.0, 3.0]])

@@ -65,8 +65,8 @@ class Plan(StepList):
         super().__init__(trees, leaves, targets)
         self.aliases, self.targets_alias = list(aliases), targets_alias
         self.required_arena_bytes = lambda: 0
-        # {value: a primitive, as a function of its operands and result}; set by the executor
-        self.primitives: dict[int, Callable[..., None]] = {}
+        self.primitives: dict[int, Any] = {}  # {value: the ``PrimitiveCall`` that computes it}; set by the executor
+        self.images: tuple[set[int], set[int]] = (set(), set())  # leaves and targets in any layout; set by the executor
         self.layouts: list[str] = []  # operands in another layout than CHWN, for printing; set by ``be.plan``
         # values that have views
         self.viewed_values = {self.view_base(v) for v, step in self.numbered_steps if step.kind == "view"}

@@ -24,7 +24,14 @@ from neonlite.messages import describe, owners
 from neonlite.ops import OPS
 from neonlite.ops.shapes import can_broadcast
 from neonlite.optree import Operand, OpTreeNode, create_node, postorder
-from neonlite.tree_structure import STATIC_INTS, flatten_pairs, lower_to_instructions, refuse_in_trace, traces
+from neonlite.tree_structure import (
+    STATIC_INTS,
+    flatten_pairs,
+    is_composite,
+    lower_to_instructions,
+    refuse_in_trace,
+    traces,
+)
 from neonlite.typing import ArrayLike, NativeArray
 
 USE_ASSIGN = "Assign in the function: out[:] = tree, or be.assign([out], [tree])"
@@ -203,7 +210,8 @@ def add_error_context(be: BackendBase, error: Exception, tensors: Sequence[Tenso
     error = be.runtime.allocation_error(error, "the temporaries of an op")
     if isinstance(error, OutOfMemoryError):
         return OutOfMemoryError(f"{error} (while evaluating {describe(*tensors)})")
-    candidates = [node for node in postorder(tree) if (op := OPS.get(node.op)) and op.may_raise][:3]
+    nodes = postorder(tree, opens=is_composite)
+    candidates = [node for node in nodes if (op := OPS.get(node.op)) and op.may_raise][:3]
     calls = [
         f"be.{OPS[node.op].method}({describe(*node.operands)}"
         f"{''.join(f', {k}={v}' for k, v in node.attrs.items() if isinstance(v, int))})"

@@ -350,11 +350,26 @@ def export_array(t: TensorBase) -> NativeArray:
 
 
 def run_in_layout(plan: Plan, targets: Sequence[TensorBase], leaves: Collection[object]) -> None:
-    """Run an elementwise plan on NHWC buffers if all its images have the same cached layout, else on CHWN memory."""
+    """Run an elementwise plan on NHWC buffers if all its images have the same cached layout, else on CHWN memory.
+
+    Of the images that only primitives read or write, these choose the layout.
+    """
     images = common_layout(plan, targets, [x for x in leaves if isinstance(x, TensorBase)])
     if images is None:
-        values = [read_chwn(x) for x in leaves]  # before a write invalidates NHWC values
-        plan.run([write_chwn(t, overwrite=not plan.raising_values) for t in targets], values)
+        image_leaves, image_targets = plan.images
+        written = {id(t.allocation) for t in targets}
+        values = [  # before a write invalidates NHWC values
+            ImageOperand(x, x.storage)
+            if n in image_leaves and isinstance(x, TensorBase) and id(x.allocation) not in written
+            else read_chwn(x)
+            for n, x in enumerate(leaves)
+        ]
+        overwrite = not plan.raising_values
+        arrays = [
+            ImageOperand(t, t.storage) if i in image_targets else write_chwn(t, overwrite)
+            for i, t in enumerate(targets)
+        ]
+        plan.run(arrays, values)
         return
     shape = targets[0].shape
     values = [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from neonlite.backend.planning import Plan
+from neonlite.backend.planning.layout import ImageOperand
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
@@ -43,14 +44,42 @@ POOLINGS: dict[str, tuple[str, str, Callable[..., None]]] = {
 }
 
 
-def find_primitives(primitives: ReferencePrimitives, plan: Plan) -> dict[int, Callable[..., None]]:
-    """Return, for the values of a plan that a primitive computes, the function of the operands and the result."""
+class PrimitiveCall(NamedTuple):
+    """The primitive that computes a step: a function of the arrays of its operands and its result.
+
+    ``inputs``: the operands, of which a reshape is skipped. ``takes_images``: which of them, and last whether the
+    result, may be an ``ImageOperand``.
+    """
+
+    run: Callable[..., None]
+    inputs: tuple[int, ...]
+    takes_images: tuple[bool, ...]
+
+
+def find_primitives(primitives: ReferencePrimitives, plan: Plan) -> dict[int, PrimitiveCall]:
+    """Return, for the values of a plan that a primitive computes, its call."""
     found = {v: find_primitive(primitives, plan, step) for v, step in plan.numbered_steps}
     return {v: call for v, call in found.items() if call is not None}
 
 
-def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> Callable[..., None] | None:
-    """Return a function of the operands and the result, arrays, that computes a step; None if no primitive does."""
+def find_images(plan: Plan) -> tuple[set[int], set[int]]:
+    """Return the leaves and the targets of a plan that only primitives read and write, in a layout they choose."""
+    read: set[int] = set()
+    read_as_arrays = {*plan.held_in_targets, *(plan.view_base(v) for v in plan.outputs if plan.view_base(v) != v)}
+    for v, step in plan.numbered_steps:
+        if call := plan.primitives.get(v):
+            for x, is_image in zip(call.inputs, call.takes_images, strict=False):
+                (read if is_image else read_as_arrays).add(plan.view_base(x))
+        elif step.kind != "view":
+            read_as_arrays |= {plan.view_base(x) for x in step.inputs if isinstance(x, int)}
+    leaves = {x for x in read - read_as_arrays - set(plan.outputs) if x < len(plan.leaves)}
+    written = {v for v, call in plan.primitives.items() if call.takes_images[-1]} - read_as_arrays
+    targets = {i for i, v in enumerate(plan.outputs) if plan.is_direct[i] and v in written}
+    return leaves, targets - set(plan.held_in_targets.values())
+
+
+def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> PrimitiveCall | None:
+    """Return the call of the primitive that computes a step; None if no primitive does."""
     name, attrs = step.op.name, step.attrs
     if name not in CONVOLUTIONS and name not in POOLINGS:
         return None
@@ -70,7 +99,8 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> C
         roles, op, call = POOLINGS[name]
         layer = pooling_layer(step, dtype, op, **dict(zip(roles, shapes, strict=True)))
     dims = [getattr(layer, f"dim{role}") for role in roles]
-    strided = [isinstance(x, int) and not plan.is_contiguous(x) for x in step.inputs]
+    inputs = tuple(skip_reshapes(plan, x) for x in step.inputs if isinstance(x, int))
+    strided = [not plan.is_contiguous(x) for x in inputs]
     reshape = primitives.runtime.reshape
 
     def run(*arrays: NativeArray) -> None:
@@ -78,9 +108,29 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> C
             contiguous_copy(primitives, n, x) if is_strided else x
             for n, (x, is_strided) in enumerate(zip(arrays, strided, strict=False))
         ]
-        call(primitives, layer, *[reshape(x, shape) for x, shape in zip((*operands, arrays[-1]), dims, strict=True)])
+        values = zip((*operands, arrays[-1]), dims, strict=True)
+        call(
+            primitives,
+            layer,
+            *(
+                x._replace(array=reshape(x.array, shape)) if isinstance(x, ImageOperand) else reshape(x, shape)
+                for x, shape in values
+            ),
+        )
 
-    return run
+    is_copied = (*(is_strided or plan.view_base(x) != x for x, is_strided in zip(inputs, strided, strict=True)), False)
+    takes_images = tuple(role != "F" and not copied for role, copied in zip(roles, is_copied, strict=True))
+    return PrimitiveCall(run, inputs, takes_images)
+
+
+def skip_reshapes(plan: Plan, x: int) -> int:
+    """Return the contiguous value that is reshaped, or the value itself."""
+    while x >= len(plan.leaves) and plan.step_of(x).op.name == "reshape" and plan.is_contiguous(x):
+        (source,) = plan.step_of(x).inputs
+        if not isinstance(source, int) or not plan.is_contiguous(source):
+            break
+        x = source
+    return x
 
 
 def contiguous_copy(primitives: ReferencePrimitives, n: int, x: NativeArray) -> NativeArray:

@@ -484,10 +484,7 @@ class MetaExecutor:
         self.executor.compile(plan)
         flops, draws = plan.flops, [step for step in plan.steps if step.kind == "random"]
         xp: Any = self.runtime.xp
-        calls = [
-            (call, [xp.empty(plan.shape(x), plan.dtype(x)) for x in (*plan.step_of(v).inputs, v)])
-            for v, call in plan.primitives.items()
-        ]
+        direct = {v: i for i, v in enumerate(plan.outputs) if plan.is_direct[i]}
 
         def run(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
             if nbytes := plan.required_arena_bytes():
@@ -495,8 +492,16 @@ class MetaExecutor:
             for step in draws:
                 step.op.run(self.runtime.xp, *(leaves[x] for x in step.inputs), **step.attrs)  # type: ignore[index]
             with self.runtime.count.override(flops):
-                for call, arrays in calls:
-                    call(*arrays)
+                for v, call in plan.primitives.items():
+                    values = [
+                        leaves[x]
+                        if x < len(plan.leaves)
+                        else targets[direct[x]]
+                        if x in direct
+                        else xp.empty(plan.shape(x), plan.dtype(x))
+                        for x in (*call.inputs, v)
+                    ]
+                    call.run(*values)
 
         return run
 

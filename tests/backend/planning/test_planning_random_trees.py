@@ -30,6 +30,7 @@ def test_the_oracle_knows_the_ops_of_the_table():
     untested |= {"prod", "cumulative_sum", "cumulative_prod", "sort", "argsort", "searchsorted", "tril", "triu"}
     untested |= {"take_along_axis", "scatter_add_along_axis"}
     untested |= {op.name for op in OP_TABLE if op.name.startswith("conv") or "pool" in op.name}
+    untested |= {op.name for op in OP_TABLE if op.formula is not None}  # trees of the others
     assert {op.name for op in OP_TABLE} - set(ORACLE) == inexact | untested
 
 

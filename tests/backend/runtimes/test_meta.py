@@ -284,11 +284,21 @@ def moves(be: Backend) -> None:
     list((x * 2 + 1).step())
 
 
+def composites(be: Backend) -> None:
+    x, column = be.array(np.arange(24.0).reshape(4, 6) / 9), be.ones((4, 1))
+    for name in ("log_softmax", "logsumexp", "silu", "gelu", "elu", "leaky_relu", "softplus", "rms_norm"):
+        getattr(be, name)(x).astensor()
+    for name in ("layer_norm", "batch_norm", "group_norm", "instance_norm"):
+        getattr(be, name)(x, column).astensor()
+    be.attention(x, x, x, be.masked_softmax(x[:, :4], x[:, :4])).astensor()
+    Autodiff(be.cross_entropy(x, be.softmax(x)), be).get_grad_tensor(x)
+
+
 WORK = {
     f.__name__: f
     for f in (
         elementwise, reductions, large, several_targets, products, stacks, recurrent, token_ids, tables, convolutions,
-        order_and_linear_algebra, pools, image_trees, normalizations, regions, draws, moves, bookkeeping,
+        order_and_linear_algebra, pools, image_trees, normalizations, regions, draws, moves, bookkeeping, composites,
     )
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from neonlite.backend.errstate import copy_unsafe, ignore_fp_errors, restore_fp_
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.planning.steps import Stage
-from neonlite.backend.primitives.rows import find_primitives
+from neonlite.backend.primitives.rows import find_images, find_primitives
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import accelerated, accelerator_versions
 from neonlite.backend.runtimes.base import Runner, Runtime
@@ -39,6 +39,9 @@ class BlockedExecutor(StageExecutor):
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)`` for a plan, and set ``plan.required_arena_bytes`` and ``primitives``."""
         plan.primitives = find_primitives(self.primitives, plan)
+        if plan.primitives and self.primitives.supports_nhwc:
+            plan.images = find_images(plan)
+            self.memory_tracker.has_layout_caches = True
         stages = [FusedStage(plan, s, self) if s.kind == "fused" else CallStage(plan, s, self) for s in plan.stages]
         plan.required_arena_bytes = lambda: max((stage.required_arena_bytes() for stage in stages), default=0)
         if len(stages) == 1 and isinstance(stages[0], FusedStage) and stages[0].is_whole_plan:
@@ -117,7 +120,7 @@ class CallStage:
         """Write the result."""
         step, out = self.step, env[self.v]
         if self.primitive is not None:
-            self.primitive(*[get_value(x, env) for x in step.inputs], out)  # type: ignore[arg-type]
+            self.primitive.run(*[get_value(x, env) for x in self.primitive.inputs], out)
             return
         if self.function is None:
             reference = self.executor.reference

@@ -111,6 +111,20 @@ def images(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     ]
 
 
+def composites(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
+    """Return composite ops, of which the formulas are computed."""
+    of_images = (getattr(be, name)(be.reshape(x, (4, 8, 8)), y[:4, :1]) for name in ("batch_norm", "instance_norm"))
+    alone = ("softmax", "log_softmax", "logsumexp", "silu", "gelu", "leaky_relu", "elu", "softplus")
+    return [
+        *(getattr(be, name)(x) for name in alone),
+        be.masked_softmax(x, y > 0, axis=1) * be.cross_entropy(x, be.softmax(y, axis=1), axis=1),
+        be.layer_norm(x, p, y, axis=1) + be.rms_norm(y, axis=(0, 1)),
+        be.group_norm(be.reshape(x, (4, 8, 8)), groups=2),
+        be.attention(x / 4, y / 4, p),
+        *of_images,
+    ]
+
+
 def draws(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     """Return random numbers combined with the operands, of any float dtype: they are those of the CPU."""
     return [x + be.rand(*SHAPE), be.rand(3, 5), be.randn(5, 3)]
@@ -121,7 +135,7 @@ def table(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
 
 
 PLANS: dict[str, Callable[..., list[Any]]] = {
-    f.__name__: f for f in (table, reductions, movements, orders, matrices, images, draws)
+    f.__name__: f for f in (table, reductions, movements, orders, matrices, images, composites, draws)
 }
 
 
@@ -162,7 +176,7 @@ def test_the_plans_contain_every_op_of_the_table() -> None:
     be = Backend(OpByOp())
     plans = [be.plan(*trees(be, *(be.ones(SHAPE) for _ in "xyp"))) for trees in PLANS.values()]
     known = {step.op.name for plan in plans for _, step in plan.numbered_steps}
-    assert {op.name for op in OP_TABLE if op.kind != "structural"} <= known
+    assert {op.name for op in OP_TABLE if op.kind not in ("structural", "composite")} <= known
 
 
 @pytest.mark.parametrize(("dtype", "layout"), SOME)
