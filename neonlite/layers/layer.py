@@ -632,14 +632,20 @@ class Layer(WeightOwner, DeltaOwner):
                     f"{self.name}: expected a tensor or op-tree, got {describe(y)}. Create a tensor with be.array(a)."
                 )
         if self.in_shape is None:
-            shapes = [y.shape[:-1] if y.ndim > 2 else y.shape[0] for y in operands]
+            found = [y.shape[:-1] if y.ndim > 2 else y.shape[0] for y in operands]
             with untraced():
-                self.configure(shapes if isinstance(x, list | tuple) else shapes[0])
+                self.configure(found if isinstance(x, list | tuple) else found[0])
         self.check_configured()
         with untraced():
             self.allocate_parameters()
-        inputs = [as_columns(self.name, y, shape) for y, shape in zip(operands, input_shapes(self), strict=True)]
-        given: Any = inputs if isinstance(x, list | tuple) else inputs[0]
+        shapes = input_shapes(self)
+        if len(operands) != len(shapes):
+            count = f"a list of {len(shapes)} inputs" if isinstance(self.in_shape, list) else "one input"
+            raise ValueError(
+                f"{self.name}: expected {count}, for {self.in_shape}, got {describe(*operands) or 'none'}."
+            )
+        inputs = [as_columns(self.name, y, shape) for y, shape in zip(operands, shapes, strict=True)]
+        given: Any = inputs if isinstance(self.in_shape, list) else inputs[0]
         if self.is_expression:
             trees = self.build_tree(given, training)
             return [flat(tree) for tree in trees] if isinstance(trees, list | tuple) else flat(trees)

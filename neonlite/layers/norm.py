@@ -180,6 +180,11 @@ class BatchNorm(RunningStatistics, NormalizationBase):
 
     # --- forward and backward pass ---
 
+    @property
+    def has_formula(self) -> bool:  # type: ignore[override]
+        """Whether the derivative of the formula is what ``bprop`` computes: not with ``binary``."""
+        return not self.binary
+
     def formula(self, x: Tensor) -> Operand:
         """Return the outputs, normalized with the statistics of the minibatch; if frozen, with the running ones."""
         if not self._trainable:

@@ -292,6 +292,11 @@ class Optimizer(NervanaObject):
             if trace is None:
                 step.count()
         if trace is not None:
+            if not can_replay(self):
+                trace.refuse(
+                    f"{self.classnm}.step, whose update_rule may read other values than its arguments in each step",
+                    "If it reads its arguments only, set can_replay = True in the class",
+                )
             trace.steps.append(step)
         step.assign()
 
@@ -482,13 +487,16 @@ class Step:
         distinct = sorted({*updates})  # parameters of an equal number of updates have the same scalars
         # each parameter, the index of its number of updates, and its states
         self.members = [(w, distinct.index(u), tuple(w.states or ())) for w, u in zip(parameters, updates, strict=True)]
-        scalars = self._scalars(distinct)
-        dtype = "float64" if any(compute_dtype(w) == "float64" for w in parameters) else "float32"
-        self.table: Tensor = self.be.zeros((sum(map(len, scalars)), 1), dtype=dtype)
+        self.counts = [t for _, t in distinct]  # when the expressions are built
+        self.scalars: list[dict[str, Any]] = self._scalars(distinct)
         self.table_values: list[float] | None = None  # None: unknown
-        self.host_table = self.table.get()
-        rows = iter(range(len(self.table)))
-        self.scalars = [{name: self.table[(n := next(rows)) : n + 1] for name in named} for named in scalars]
+        self.table: Tensor | None = None
+        if can_replay(optimizer):
+            dtype = "float64" if any(compute_dtype(w) == "float64" for w in parameters) else "float32"
+            self.table = table = self.be.zeros((sum(map(len, self.scalars)), 1), dtype=dtype)
+            self.host_table = table.get()
+            rows = iter([table[n : n + 1] for n in range(len(table))])
+            self.scalars = [{name: next(rows) for name in named} for named in self.scalars]
 
     def _updates(self) -> list[tuple[str, int]] | None:
         """Return (kind, t) of each group of parameters; None if they or the states are not those of the expressions."""
@@ -515,7 +523,7 @@ class Step:
         on_failure(restore_updates, [(w, w.updates, w.states) for w, _, _ in self.members])
         restore_on_failure(self.optimizer, "t")
         values = [x for named in self._scalars(updates) for x in named.values()]
-        if values != self.table_values:
+        if self.table is not None and values != self.table_values:
             self.table_values = None
             self.host_table[:, 0] = values
             write_array(self.be, self.table, self.host_table)
@@ -530,13 +538,16 @@ class Step:
         optimizer, be = self.optimizer, self.be
         gradients = [be.astype(g, compute_dtype(w)) for w, g in zip(self.parameters, self.gradients, strict=True)]
         if limit := optimizer.gradient_clip_norm:
-            norm = be.sqrt(reduce(add, [be.sum(be.square(g)) for g in gradients]))
+            norm = be.sqrt(reduce(add, [be.reshape(be.sum(be.square(g)), (1, 1)) for g in gradients]))
             gradients = [g * (limit / be.maximum(norm, limit)) for g in gradients]
         targets: list[Tensor] = []
         values: list[Operand] = []
+        t = optimizer.t
         for (w, k, states), g in zip(self.members, gradients, strict=True):
+            optimizer.t = self.counts[k]
             targets += [w, *states]
             values += optimizer._update(be, w, g, states, self.scalars[k])
+        optimizer.t = t
         be.assign(targets, values)
 
 
@@ -552,6 +563,8 @@ def check_gradients(where: str, parameters: Sequence[Tensor], gradients: Sequenc
         raise ValueError(
             f"{where}.step: expected a gradient for each of {len(parameters)} parameters, got {len(gradients)}"
         )
+    if len({*map(id, parameters)}) < len(parameters):
+        raise ValueError(f"{where}.step: expected each parameter once, got {describe(*parameters)}")
     for w, g in zip(parameters, gradients, strict=True):
         if not isinstance(w, Tensor) or w.info.dtype not in FLOAT_DTYPES or not hasattr(g, "info"):
             raise TypeError(
