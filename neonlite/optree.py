@@ -35,7 +35,16 @@ from neonlite.tree_inference import (
     unchecked_info,
     unknown_op,
 )
-from neonlite.tree_structure import STATIC_INTS, Attrs, Info, Leaves, Triple, flatten_pairs, matrix_transpose_axes
+from neonlite.tree_structure import (
+    STATIC_INTS,
+    Attrs,
+    Info,
+    Leaves,
+    Triple,
+    flatten_pairs,
+    matrix_transpose_axes,
+    untraced,
+)
 from neonlite.tree_structure import postorder as postorder
 from neonlite.typing import AxisLike, DTypeLike, NumPyArray, OperandLike, ShapeLike, Tensor
 
@@ -344,9 +353,11 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         """The op-tree of the formula of a composite op."""
         if not hasattr(self, "_opened"):
             op: Any = self.info.op_def
-            opened = evaluate_formula(op, self.operands, tuple(self.info.attrs.items()), self.info.be)
+            with untraced():  # the operands, and not what has been assigned to them since
+                opened = evaluate_formula(op, self.operands, tuple(self.info.attrs.items()), self.info.be)
             self._opened = share_numbers(opened, self.leaves)
-        return self._opened
+        result: OpTreeNode = self._opened
+        return result
 
     @property
     def name(self) -> None:  # type: ignore[override]

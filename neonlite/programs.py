@@ -7,16 +7,21 @@ them. Later calls run the program only.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+from types import MethodType
+from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
 from neonlite.backend import base
-from neonlite.backend.base import BackendBase, Untracked
+from neonlite.backend.base import Untracked
 from neonlite.backend.cache import Cache
-from neonlite.backend.planning.assignment import add_error_context, check_assignable, find_plan, pair_values, run_plan
+from neonlite.backend.creation import new_tensor
+from neonlite.backend.lock import create_lock
+from neonlite.backend.planning.assignment import add_error_context, as_operand, find_plan, pair_values, run_plan
 from neonlite.backend.tensor import Tensor, overlap, parse_index
 from neonlite.backend.transaction import atomic
 from neonlite.backend.validation import check_open, function
@@ -31,25 +36,27 @@ MAX_PROGRAMS = 64  # of a function
 
 
 class Argument(Tensor):
-    """An argument of a function that is traced: a tensor without values."""
+    """A tensor that has no values outside of a call: an argument of a traced function, or one that it has created."""
 
-    __slots__ = ("function",)
-
-    def __init__(self, info: Info, name: str, function: str) -> None:
-        super().__init__(None, info, name)
-        self.function = function
+    __slots__ = ()
 
     @property
     def storage(self) -> Any:
         """Raise RuntimeError: it has no values."""
+        if (trace := tracing()) is not None:
+            trace.check_access(self)
         raise RuntimeError(
-            f"{self.function}: expected an argument that is used in the call only, got {self.name}, which a call has "
-            "kept, as in a global variable or an attribute. Return it instead."
+            f"jit: expected a tensor that is used in one call of its function, got {self.name or 'a tensor'} "
+            f"{self.shape}, an argument or a new tensor that the function has kept, as in a global variable or an "
+            "attribute. Return its value, or create the tensor before the call."
         )
 
     @storage.setter
     def storage(self, value: object) -> None:
         """Ignore the array, None."""
+
+    def __repr__(self) -> str:
+        return f"Tensor(without values, {self.name!r}, {self.shape}, {self.info.dtype}, {self.backend.name})"
 
     # views are op-trees, as there is no memory to view
 
@@ -58,8 +65,8 @@ class Argument(Tensor):
         parsed = parse_index(self, index)
         if parsed is None:
             raise TypeError(
-                f"{self.function}: expected integers and slices as an index of {self.name}, got {describe(index)}. Use "
-                "be.take."
+                f"jit: expected integers and slices as an index of {self.name}, got {describe(index)}. Use "
+                "be.take(x, indices, axis), or be.where for a mask."
             )
         slices, dropped = parsed
         shape = [count for _, count, _ in slices]
@@ -81,63 +88,91 @@ class Trace:
     """What a traced function assigns to tensors, and what it does before each run.
 
     An expression has the values that its tensors have where it is built: one that is built after an assignment reads
-    the assigned expression instead of the tensor.
+    the assigned expression instead of the tensor. A tensor that the function creates is new in each call.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.created: dict[int, Any] = {}  # {id of the memory: memory} of the tensors that the function has created
         self.written: dict[int, list[tuple[Tensor, Operand]]] = {}  # {id of the memory: tensors and values}
-        self.before_run: list[Callable[[], None]] = []
+        self.values: dict[int, tuple[Tensor, Operand]] = {}  # {id of a tensor: it, and the expression that it reads as}
+        self.steps: list[Any] = []  # with ``is_current()`` and ``count()``, for each run
 
     def read(self, x: Tensor) -> Operand:
         """Return the value of a tensor at this point: the expression assigned to it, or the tensor itself."""
         written = self.written.get(id(x.allocation))
         if written is None:
             return x
-        views: list[Any] = []
-        base = x
-        while True:
-            for t, value in written:
-                if t is base or overlap(t, base) == "exact":
-                    return functools.reduce(lambda y, view: y.backend.build(view[0], y, **view[1]), views[::-1], value)
-            if base.base is None or base.view_op is None:
-                break
-            views.append(base.view_op)
-            base = base.base
-        self._check_whole(x, written)
-        return x
+        if id(x) not in self.values:
+            be, steps, base = x.backend, [], x
+            while not (found := [pair for pair in written if is_same_memory(pair[0], base)]):
+                if base.base is None or base.view_op is None:
+                    self._check_whole(x, written)
+                    return x
+                steps.append(base.view_op)
+                base = base.base
+            value = be.reshape(found[0][1], base.shape)
+            for op, attrs in reversed(steps):
+                value = be.build(op, value, **attrs)
+            self.values[id(x)] = x, be.stop_gradient(value)
+        return self.values[id(x)][1]
 
     def write(self, tensors: Sequence[Tensor], values: Sequence[Any]) -> None:
         """Record an assignment of values, each an operand or a number."""
         pairs = []
         for t, value in zip(tensors, values, strict=True):
+            if isinstance(t, Argument):
+                raise TypeError(
+                    f"{self.name}: expected an assignment to a tensor that is no argument, got {describe(t)}. Return "
+                    "the new value, and assign it after the call; instead of x += y write x = x + y."
+                )
             be = t.backend
-            operand = self.read(value) if isinstance(value, Tensor) else value
-            operand = operand if isinstance(operand, Operand) else be.array(operand, dtype=t.info.dtype)
-            check_assignable(be, t, operand)
+            operand = as_operand(be, t, value)
+            operand = be.stop_gradient(operand) if isinstance(operand, Tensor) else operand
             pairs.append((t, be.broadcast_to(be.astype(operand, t.info.dtype), t.shape)))
         for t, value in pairs:
             written = self.written.setdefault(id(t.allocation), [])
-            written[:] = [(x, y) for x, y in written if overlap(x, t) != "exact"]
+            written[:] = [pair for pair in written if not is_same_memory(pair[0], t)]
             self._check_whole(t, written)
             written.append((t, value))
+            self.values = {k: pair for k, pair in self.values.items() if pair[0].allocation is not t.allocation}
 
     def _check_whole(self, x: Tensor, written: Iterable[tuple[Tensor, Operand]]) -> None:
         """Raise ValueError if a part of a tensor has been assigned, or it is a part of an assigned one."""
         for t, _ in written:
-            if overlap(x, t) == "partial":
+            if overlap(x, t) == "partial" and not is_same_memory(x, t):
                 raise ValueError(
                     f"{self.name}: expected tensors that are written as a whole, got {describe(x)} after a part of its "
                     f"memory was written as {describe(t)}. Join the parts with be.concat, and assign the whole once."
                 )
 
-    def refuse_read(self, what: object) -> None:
-        """Raise TypeError: the values of a tensor are read."""
-        raise TypeError(
-            f"{self.name}: expected expressions while the function is traced, got a value that is read, of "
-            f"{describe(what)}, as by if, float, print or get. Use be.where(condition, a, b) instead of if; pass what "
-            f"decides in Python as a static argument: jit(f, static=('name',))."
-        )
+    def check_access(self, x: Tensor) -> None:
+        """Raise TypeError if the values of a tensor are read or written at once, unless it is a constant."""
+        if isinstance(x, Argument) or id(x.allocation) not in self.created or id(x.allocation) in self.written:
+            self.refuse(
+                f"a value of {describe(x)} that is read or written at once, as by if, float, print, get or a primitive",
+                "Use be.where(condition, a, b) instead of if; pass what decides in Python as a static argument: "
+                "jit(f, static=('name',))",
+            )
+
+    def refuse(self, what: str, way_out: str) -> NoReturn:
+        """Raise TypeError: something runs at once, which would not be a part of the program."""
+        raise TypeError(f"{self.name}: expected expressions while the function is traced, got {what}. {way_out}.")
+
+    def assignments(self) -> list[tuple[Tensor, Operand]]:
+        """Return the tensors of the outside that are written, and their values."""
+        return [pair for key, pairs in self.written.items() if key not in self.created for pair in pairs]
+
+    def close(self) -> None:
+        """Let tensors that the function has created and written raise an error if they are used after the call."""
+        for key in self.written.keys() & self.created.keys():
+            for t, _ in self.written[key]:
+                t.root.__class__ = t.__class__ = Argument
+
+
+def is_same_memory(x: Tensor, y: Tensor) -> bool:
+    """Return whether two tensors of one memory have the same elements in the same order, maybe in another shape."""
+    return x is y or overlap(x, y) == "exact" or (x.is_contiguous and y.is_contiguous and x.span == y.span)
 
 
 def tracing() -> Trace | None:
@@ -150,33 +185,52 @@ def tracing() -> Trace | None:
 
 def flatten(x: Any, leaves: list[Any]) -> Any:
     """Append the leaves of nested lists, tuples and dicts to a list; return the structure, with None for each leaf."""
+    kind: Any
+    children: Any
     if isinstance(x, list | tuple):
-        return type(x).__name__, type(x), tuple([flatten(y, leaves) for y in x])
-    if isinstance(x, dict):
-        return "dict", tuple(x), tuple([flatten(y, leaves) for y in x.values()])
-    leaves.append(x)
-    return None
+        kind, children = type(x), x
+    elif isinstance(x, dict):
+        kind, children = tuple(x), x.values()
+    else:
+        leaves.append(x)
+        return None
+    parts = []
+    for y in children:
+        if isinstance(y, list | tuple | dict):
+            parts.append(flatten(y, leaves))
+        else:
+            leaves.append(y)
+            parts.append(None)
+    return kind, tuple(parts)
 
 
 def unflatten(structure: Any, leaves: Any) -> Any:
     """Return nested lists, tuples and dicts of a structure, with the next leaves of an iterator."""
     if structure is None:
         return next(leaves)
-    kind, detail, parts = structure
+    kind, parts = structure
     values = [unflatten(part, leaves) for part in parts]
-    if kind == "dict":
-        return dict(zip(detail, values, strict=True))
-    return detail(*values) if hasattr(detail, "_fields") else detail(values)
+    if isinstance(kind, tuple):
+        return dict(zip(kind, values, strict=True))
+    return kind(*values) if hasattr(kind, "_fields") else kind(values)
 
 
 class Static:
-    """A static argument, a leaf that equals those of equal values."""
+    """A static argument, or a part of one: a leaf that equals those of the same type and digits."""
 
-    def __init__(self, value: object) -> None:
+    def __init__(self, name: str, value: object) -> None:
+        if isinstance(value, Operand) or hasattr(value, "operand"):
+            raise TypeError(
+                f"jit: expected a static argument {name} that is no tensor or array, got {describe(value)}. Remove "
+                f"{name!r} from static."
+            )
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and type(self.value) is type(other.value) and self.value == other.value
+        if not isinstance(other, Static) or type(self.value) is not type(other.value):
+            return False
+        is_float = isinstance(self.value, float)  # 0.0 and -0.0 are two values
+        return repr(self.value) == repr(other.value) if is_float else self.value == other.value
 
     def __hash__(self) -> int:
         return hash(self.value)
@@ -211,8 +265,8 @@ class Program(Untracked):
     """
 
     def __init__(self, be: Any, arguments: Sequence[Argument], trace: Trace, results: Sequence[Any]) -> None:
-        self.be, self.name, self.before_run = be, trace.name, trace.before_run
-        written = [pair for pairs in trace.written.values() for pair in pairs]
+        self.be, self.name, self.steps = be, trace.name, trace.steps
+        written = trace.assignments()
         self.targets = [t for t, _ in written]
         values: list[Any] = [value for _, value in written]
         self.results: list[Any] = []  # the number of an output, or (argument's number,), or an object itself
@@ -221,21 +275,26 @@ class Program(Untracked):
         for x in results:
             if id(x) in numbers:
                 self.results.append(("argument", numbers[id(x)]))
-            elif isinstance(x, OpTreeNode):
+            elif isinstance(x, OpTreeNode) or (isinstance(x, Tensor) and id(x.allocation) in trace.created):
                 self.results.append(("output", len(self.outputs)))
-                self.outputs.append(x.info)
+                self.outputs.append(be.tensor_info(x.shape, x.info.dtype))
                 values.append(x)
             else:
                 self.results.append(("object", x))
         if not values:
             self.plan = None
             return
-        targets = [*self.targets, *(Tensor(None, be.tensor_info(x.shape, x.dtype)) for x in self.outputs)]
+        targets = [*self.targets, *(Tensor(None, info) for info in self.outputs)]
         self.tree = values[0] if len(values) == 1 else pair_values(be, targets, values)
         if not isinstance(self.tree, OpTreeNode):
             self.tree = be.stop_gradient(self.tree)
         self.plan, operands = find_plan(be, targets, self.tree)
-        self.operands = list(operands)
+        self.operands = [
+            Tensor(x.storage, x.info, x.name, strides=x.strides, allocation=x.allocation)
+            if isinstance(x, Tensor) and id(x.allocation) in trace.created
+            else x
+            for x in operands
+        ]
         self.places = [(i, numbers[id(x)]) for i, x in enumerate(self.operands) if id(x) in numbers]
         self.arrays = [t.storage for t in self.targets]
         self.values = [
@@ -244,14 +303,23 @@ class Program(Untracked):
         known = [*self.targets, *(x for x in self.operands if isinstance(x, Tensor) and type(x) is not Argument)]
         self.memories = {id(t.allocation) for t in known}
 
+    @property
+    def changes_state(self) -> bool:
+        """Whether a run writes tensors of the outside, or counts a step of an optimizer."""
+        return bool(self.targets or self.steps)
+
+    def is_current(self) -> bool:
+        """Return whether the states of optimizers are still those that the function has read."""
+        return all(step.is_current() for step in self.steps)
+
     def __call__(self, arguments: Sequence[Tensor]) -> list[Any]:
         """Run the program, and return the results."""
         be, plan = self.be, self.plan
         if be.closed_by:
             check_open(be)
-        for prepare in self.before_run:
-            prepare()
-        outputs = [be.empty(info.shape, info.dtype) for info in self.outputs]
+        for step in self.steps:
+            step.count()
+        outputs = [new_tensor(be, be.xp.empty, info) for info in self.outputs]
         if plan is not None:
             values = self.values.copy()
             operands: Any = self.operands
@@ -285,7 +353,7 @@ class Compiled(NamedTuple):
     arguments: str
     program: Program
     structure: Any
-    arrays: tuple[Any, ...]  # for each result, the array of ``neonlite.array_api`` that it is like, or None
+    arrays: list[Any]  # for each result, the array of ``neonlite.array_api`` that it is like, or None; empty if none is
 
 
 class Jit(Generic[P, R]):
@@ -295,7 +363,12 @@ class Jit(Generic[P, R]):
         functools.update_wrapper(self, f)
         self.f, self.static = f, frozenset([static] if isinstance(static, str) else static)
         self.name = f"jit({getattr(f, '__name__', type(f).__name__)})"
+        if unknown := self.static - {*(inspect.signature(f).parameters if self.static else ())}:
+            raise ValueError(
+                f"{self.name}: expected the names of parameters in static, got {', '.join(sorted(unknown))}."
+            )
         self.cache = Cache(MAX_PROGRAMS)
+        self.lock = create_lock()  # held while the function is traced, and while a program that changes something runs
 
     @property
     def programs(self) -> list[tuple[str, Program]]:
@@ -306,16 +379,77 @@ class Jit(Generic[P, R]):
         """Forget all programs, so that the function is traced again: after a change of what it reads in Python."""
         self.cache.clear()
 
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Return the function as a method of an object."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Jit[P, R]:
+        return Jit(copy.deepcopy(self.f, memo), tuple(self.static))
+
+    def __reduce__(self) -> Any:
+        """Pickle by name if the name is that of this object, as of a decorated function; else by the function."""
+        module, name = getattr(self, "__module__", ""), getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is self:
+            return name
+        return Jit, (self.f, tuple(self.static))
+
+    def __repr__(self) -> str:
+        return f"{self.name} with {len(self.cache)} programs"
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function: run its program for arguments of this structure, compiled at the first call."""
-        if tracing() is not None:  # a part of another function
+        if traces and get_ident() in traces:  # a part of another function
             return self.f(*args, **kwargs)
         leaves: list[Any] = []
         structure = flatten(self._mark_static(args, kwargs) if self.static else (args, kwargs), leaves)
-        be = next((operand_of(x).backend for x in leaves if isinstance(operand_of(x), Tensor)), None)
+        tensors: list[Tensor] = []
+        key: list[Any] = [structure]
+        for x in leaves or [None]:
+            if type(x) is not Tensor:
+                tensors, key = self._bind(structure, leaves)
+                break
+            tensors.append(x)
+            key.append(x.info)
+        try:
+            compiled = self.cache.find(tuple(key))
+        except TypeError:
+            raise TypeError(
+                f"{self.name}: expected arguments that are tensors, arrays, numbers, or objects that can be hashed, in "
+                f"nested lists, tuples and dicts, got {describe(*leaves)}"
+            ) from None
+        if compiled is not None and not compiled.program.changes_state:
+            results = compiled.program(tensors)
+        else:
+            with self.lock:
+                compiled = self.cache.find(tuple(key))  # another thread may have compiled it
+                if compiled is None:
+                    compiled = self.cache.add(tuple(key), self._compile(structure, leaves, tensors))
+                elif not compiled.program.is_current():
+                    compiled = self.cache[tuple(key)] = self._compile(structure, leaves, tensors)
+                results = atomic(compiled.program, tensors)
+        if compiled.arrays:
+            results = [rewrap(*pair) for pair in zip(compiled.arrays, results, strict=True)]
+        result: Any = results[0] if compiled.structure is None else unflatten(compiled.structure, iter(results))
+        return result
+
+    def _mark_static(self, args: Any, kwargs: Any) -> Any:
+        """Return the arguments with the parts of static ones marked. TypeError if the function has none of a name."""
+        bound = inspect.signature(self.f).bind(*args, **kwargs)
+        for name in self.static & bound.arguments.keys():
+            values: list[Any] = []
+            structure = flatten(bound.arguments[name], values)
+            bound.arguments[name] = unflatten(structure, iter([Static(name, x) for x in values]))
+        return bound.args, bound.kwargs
+
+    def _bind(self, structure: Any, leaves: Sequence[Any]) -> tuple[list[Tensor], list[Any]]:
+        """Return the tensors of the arguments, new ones for arrays and floats, and the key of the program."""
+        be = next((x.backend for x in map(operand_of, leaves) if isinstance(x, Operand)), None)
         be = base.current_backend() if be is None else be
         tensors: list[Tensor] = []
-        key: list[Any] = [id(be), structure]
+        key: list[Any] = [structure, id(be)]
         for x in leaves:
             operand = operand_of(x)
             if isinstance(operand, OpTreeNode):
@@ -324,42 +458,31 @@ class Jit(Generic[P, R]):
                 operand = be.array(x)
             if isinstance(operand, Tensor):
                 tensors.append(operand)
-                key.append((operand.info, getattr(x, "shape", ()) if x is not operand else None))
+                key.append((operand.info, type(x), x.shape if operand is not x and hasattr(x, "shape") else None))
             else:
                 key.append((type(x), x))
-        try:
-            compiled = self.cache.find(tuple(key))
-        except TypeError:
-            raise TypeError(
-                f"{self.name}: expected arguments that are tensors, arrays, numbers, or objects that can be hashed, in "
-                f"nested lists, tuples and dicts, got {describe(*leaves)}"
-            ) from None
-        if compiled is None:
-            compiled = self.cache.add(tuple(key), self._compile(be, structure, leaves, tensors))
-        results = atomic(compiled.program, tensors)
-        return unflatten(compiled.structure, (rewrap(*pair) for pair in zip(compiled.arrays, results, strict=True)))
+        return tensors, key
 
-    def _mark_static(self, args: Any, kwargs: Any) -> Any:
-        """Return the arguments with the static ones marked as such. TypeError if the function has none of a name."""
-        bound = inspect.signature(self.f).bind(*args, **kwargs)
-        for name in self.static:
-            if name in bound.arguments:
-                bound.arguments[name] = Static(bound.arguments[name])
-        return bound.args, bound.kwargs
+    def _compile(self, structure: Any, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Compiled:
+        """Trace the function, and compile a program. If that fails, all is as before."""
+        return atomic(self._trace, structure, leaves, tensors)
 
-    def _compile(self, be: BackendBase, structure: Any, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Compiled:
-        """Trace the function, and compile a program."""
+    def _trace(self, structure: Any, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Compiled:
         arguments, given, rest = [], [], iter(tensors)
+        like = next((x for x in leaves if hasattr(x, "with_operand")), None)
         for k, x in enumerate(leaves):
             if isinstance(operand_of(x), Operand) or isinstance(x, float) or hasattr(x, "dtype"):
                 t = next(rest)
-                arguments.append(Argument(t.info, getattr(operand_of(x), "name", None) or f"x{k}", self.name))
-                given.append(x.with_operand(arguments[-1]) if hasattr(x, "with_operand") else arguments[-1])
+                argument = Argument(None, t.info, getattr(operand_of(x), "name", None) or f"x{k}")
+                arguments.append(argument)
+                if like is not None and isinstance(x, float):
+                    given.append(like.with_operand(argument, ()))
+                else:
+                    given.append(x.with_operand(argument) if hasattr(x, "with_operand") else argument)
             else:
                 given.append(x.value if isinstance(x, Static) else x)
         args, kwargs = unflatten(structure, iter(given))
-        trace = Trace(self.name)
-        thread = get_ident()
+        trace, thread = Trace(self.name), get_ident()
         traces[thread] = trace
         try:
             value = self.f(*args, **kwargs)
@@ -368,9 +491,13 @@ class Jit(Generic[P, R]):
             operands = [trace.read(y) if isinstance(y := operand_of(x), Tensor) else y for x in results]
         finally:
             del traces[thread]
+        known = [*tensors, *[t for t, _ in trace.assignments()], *operands]
+        be = next((x.backend for x in known if isinstance(x, Operand)), None) or base.current_backend()
         program = Program(be, arguments, trace, operands)
-        arrays = tuple(x if hasattr(x, "with_operand") else None for x in results)
-        return Compiled(describe(*leaves), program, returned, arrays)
+        trace.close()
+        arrays = [x if hasattr(x, "with_operand") else None for x in results]
+        has_arrays = any(x is not None for x in arrays)
+        return Compiled(describe(*leaves), program, returned, arrays if has_arrays else [])
 
 
 @overload
@@ -422,4 +549,10 @@ def jit(f: Any = None, static: Sequence[str] = ()) -> Any:
     if f is None:
         return functools.partial(jit, static=static)
     function("jit", f, "a function")
+    kinds = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
+    if isinstance(f, type) or any(is_kind(f) for is_kind in kinds):
+        raise TypeError(
+            f"jit: expected a function that returns its results, got {describe(f)}, a class, a generator or an async "
+            "function."
+        )
     return Jit(f, static)

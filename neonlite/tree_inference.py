@@ -77,11 +77,8 @@ def as_leaf(
         return RandomSource, {id(x): x}, x
     operand: Any = getattr(x, "operand", None)
     if operand is not None:  # that of an array of neonlite.array_api
-        return (
-            operand.info,
-            operand.leaves if type(operand).__name__ == "OpTreeNode" else {id(operand): operand},
-            operand,
-        )
+        is_node = type(operand).__name__ == "OpTreeNode"
+        return (operand.info, operand.leaves, operand) if is_node else as_leaf(operand, other, be)
     # an array of an array library, or one of its scalars
     if not isinstance(x, type | Info) and hasattr(x, "dtype") and hasattr(x, "shape"):
         if x.shape == ():

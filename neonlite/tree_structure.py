@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeAlias, overload
 
 from neonlite.ops import OPS, Op
@@ -24,6 +26,23 @@ SHARED_LEAF_BYTES = 8  # of each index
 
 
 traces: dict[int, Any] = {}  # {thread: the ``Trace`` of the function of ``nl.jit`` that it traces}
+
+
+def refuse_in_trace(what: str, way_out: str) -> None:
+    """Raise TypeError if this thread traces a function, as what runs at once would not be a part of its program."""
+    if traces and (trace := traces.get(get_ident())) is not None:
+        trace.refuse(what, way_out)
+
+
+@contextmanager
+def untraced() -> Iterator[Any]:
+    """Evaluate at once what is assigned, also while this thread traces a function, and read tensors themselves."""
+    trace = traces.pop(get_ident(), None)
+    try:
+        yield trace
+    finally:
+        if trace is not None:
+            traces[get_ident()] = trace
 
 
 class Info(dict[str, Any]):

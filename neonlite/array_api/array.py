@@ -313,20 +313,22 @@ class Array:
 
     # --- changes ---
 
-    def with_operand(self, operand: Operand) -> Array:
+    def with_operand(self, operand: Operand, shape: Shape | None = None) -> Array:
         """Return an array of the shape of this one, such as a gradient with respect to it.
 
         Parameters
         ----------
         operand : Tensor or OpTreeNode
             The expression, of the shape of ``operand``.
+        shape : tuple of int, optional
+            Another shape.
 
         Returns
         -------
         Array
             The array.
         """
-        return new_array(operand, self.shape, np.dtype(operand.info.dtype), True, 0)
+        return new_array(operand, self.shape if shape is None else shape, np.dtype(operand.info.dtype), True, 0)
 
     def replace(self, new: Array) -> Array:
         """Take over the expression of another array, which an assignment computed.

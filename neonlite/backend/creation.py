@@ -584,16 +584,19 @@ def _allocate_tensor(
 ) -> Tensor:
     """Return a tensor of the array that ``create`` allocates."""
     check_open(be)
-    shape, dtype = be.shape_of(shape), be.dtype_name(dtype)
-    info = be.tensor_info(shape, dtype)
-    try:
-        array = create(shape, dtype=be.runtime.dtype(dtype))
-    except Exception as error:
-        what = f"{name or 'a tensor'} {shape} {dtype}, {format_bytes(info.attrs['nbytes'])}"
-        raise be.runtime.allocation_error(error, what) from error
-    t = Tensor(array, info, name, allocation=be.memory_tracker.track(info.attrs["nbytes"]))
+    t = new_tensor(be, create, be.tensor_info(be.shape_of(shape), be.dtype_name(dtype)), name)
     t.persist_values = persist_values
     return t
+
+
+def new_tensor(be: BackendBase, create: Callable[..., Any], info: Info, name: str | None = None) -> Tensor:
+    """Return a tensor of the array that ``create`` allocates."""
+    try:
+        array = create(info.shape, dtype=be.runtime.dtype(info.dtype))
+    except Exception as error:
+        what = f"{name or 'a tensor'} {info.shape} {info.dtype}, {format_bytes(info.attrs['nbytes'])}"
+        raise be.runtime.allocation_error(error, what) from error
+    return Tensor(array, info, name, allocation=be.memory_tracker.track(info.attrs["nbytes"]))
 
 
 def adopt(be: BackendBase, values: NumPyArray) -> Tensor:

@@ -17,6 +17,7 @@ from neonlite.backend.lock import create_lock, free_after_fork
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import check_open
 from neonlite.dtypes import is_real_array
+from neonlite.tree_structure import refuse_in_trace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -459,6 +460,7 @@ class RandomStreams:
 
     def _reserve_blocks(self, purpose: str, blocks: int) -> tuple[int, int]:
         """Reserve the next blocks of a stream; return the seed and the index of the first block."""
+        refuse_in_trace("random numbers that are drawn at once", "Use op-trees: be.rand(shape), be.randn(shape)")
         if purpose not in PURPOSES:
             raise ValueError(f"random stream: expected one of {', '.join(map(repr, PURPOSES))}, got {purpose!r}")
         with self._lock:

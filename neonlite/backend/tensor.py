@@ -166,6 +166,8 @@ class Tensor(TensorBase):
         self.view_op = view_op
         # shared by all views
         self.allocation: Memory = (allocation or ExternalMemory()) if base is None else base.allocation
+        if traces and base is None and (trace := traces.get(get_ident())) is not None:
+            trace.created[id(self.allocation)] = self.allocation
         self.storage_offset = storage_offset
         self.strides: tuple[int, ...] = strides or info.attrs["strides"]
         self.span: tuple[int, int] = span or info.attrs["span"]
@@ -303,11 +305,6 @@ class Tensor(TensorBase):
 
     # --- conversion ---
 
-    def _check_readable(self) -> None:
-        """Raise TypeError if this thread traces a function, in which tensors have no values."""
-        if traces and (trace := traces.get(get_ident())) is not None:
-            trace.refuse_read(self)
-
     def get(self) -> NumPyArray:
         """Return a copy of the values as a NumPy array.
 
@@ -321,7 +318,6 @@ class Tensor(TensorBase):
         IndexError
             On a GPU, an earlier op used an index out of range.
         """
-        self._check_readable()
         array: NumPyArray = self.backend.runtime.get(read_chwn(self))
         return array.view(OneElement) if array.size == 1 else array
 
@@ -335,7 +331,6 @@ class Tensor(TensorBase):
         numpy.ndarray
             An array of the tensor's shape and dtype. Do not write to it.
         """
-        self._check_readable()
         try:
             return self.backend.runtime.numpy_view(read_chwn(self))
         except (BufferError, TypeError, RuntimeError):
@@ -343,7 +338,6 @@ class Tensor(TensorBase):
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NumPyArray:
         """Convert to a NumPy array, which shares the memory if the runtime allows it and ``copy`` is not True."""
-        self._check_readable()
         array = None
         if not copy and (dtype is None or np.dtype(dtype) == np.dtype(self.info.dtype)):
             with suppress(BufferError, TypeError, RuntimeError):

@@ -8,14 +8,12 @@ Data has the shape (F, N): features by columns, with the minibatch as the last a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from threading import get_ident
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.attributes import is_builtin, same_objects
+from neonlite.backend.attributes import has_builtin_method, is_builtin, same_objects
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.lock import defers_interrupt
 from neonlite.backend.planning.assignment import MAX_CACHED_ASSIGNMENTS, CachedAssignment
@@ -38,7 +36,7 @@ from neonlite.layers.weights import MAX_MINIBATCHES, InferenceCopies, WeightOwne
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
-from neonlite.tree_structure import RandomSource, is_composite, is_same_expression, traces
+from neonlite.tree_structure import RandomSource, is_composite, is_same_expression, untraced
 from neonlite.typing import HasShape, LayerShape, LayerShapes
 
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
@@ -114,6 +112,7 @@ class Layer(WeightOwner, DeltaOwner):
 
     needs_base_init = True
     has_params = False
+    takes_images = False  # whether ``formula`` takes images with five axes as well, and returns such
     has_formula = True  # whether ``formula`` reads its argument and parameters only, and no buffers of ``fprop``
     has_backward_plan = False  # whether a container has planned the buffers of bprop
     gradient_reducer: Any = None  # of a container: sums gradients over several processes, during ``Model.fit``
@@ -575,7 +574,7 @@ class Layer(WeightOwner, DeltaOwner):
         return type(self).formula is not Layer.formula and self.has_formula and is_own
 
     def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
-        """Return the outputs as an op-tree of inputs of the layer's shape.
+        """Return the outputs as an op-tree of inputs of the layer's shape. Images may have five axes, (C, D, H, W, N).
 
         Parameters
         ----------
@@ -585,7 +584,10 @@ class Layer(WeightOwner, DeltaOwner):
             As for ``layer(x)``.
         """
         formula: Callable[..., Operand] = self.training_formula if training else self.inference_formula
-        return self._as_operand(formula(x))
+        given: Any = x
+        if not (self.takes_images and has_builtin_method(type(self), "formula")):
+            given = [flat(y) for y in given] if isinstance(given, list | tuple) else flat(given)
+        return self._as_operand(formula(given))
 
     def __call__(self, x: Operands, training: bool = False) -> LayerOutputs:
         """Return the outputs as an op-tree of the inputs and the parameters, for any number of samples N.
@@ -630,16 +632,23 @@ class Layer(WeightOwner, DeltaOwner):
                     f"{self.name}: expected a tensor or op-tree, got {describe(y)}. Create a tensor with be.array(a)."
                 )
         if self.in_shape is None:
-            shapes = [y.shape[:-1] if y.ndim > 2 else y.shape[0] for y in operands]
+            found = [y.shape[:-1] if y.ndim > 2 else y.shape[0] for y in operands]
             with untraced():
-                self.configure(shapes if isinstance(x, list | tuple) else shapes[0])
+                self.configure(found if isinstance(x, list | tuple) else found[0])
         self.check_configured()
         with untraced():
             self.allocate_parameters()
-        inputs = [as_columns(self.name, y, shape) for y, shape in zip(operands, input_shapes(self), strict=True)]
-        given: Any = inputs if isinstance(x, list | tuple) else inputs[0]
+        shapes = input_shapes(self)
+        if len(operands) != len(shapes):
+            count = f"a list of {len(shapes)} inputs" if isinstance(self.in_shape, list) else "one input"
+            raise ValueError(
+                f"{self.name}: expected {count}, for {self.in_shape}, got {describe(*operands) or 'none'}."
+            )
+        inputs = [as_columns(self.name, y, shape) for y, shape in zip(operands, shapes, strict=True)]
+        given: Any = inputs if isinstance(self.in_shape, list) else inputs[0]
         if self.is_expression:
-            return self.build_tree(given, training)
+            trees = self.build_tree(given, training)
+            return [flat(tree) for tree in trees] if isinstance(trees, list | tuple) else flat(trees)
         if training:
             names = ", ".join(leaf.name for leaf in self.leaves() if not leaf.is_expression)
             raise NotImplementedError(
@@ -823,6 +832,11 @@ class Layer(WeightOwner, DeltaOwner):
         return f"{'  ' * level}{self}"
 
 
+def flat(x: Operand) -> Operand:
+    """Return images (C, D, H, W, N) as columns (C D H W, N)."""
+    return x if x.ndim == 2 else x.backend.reshape(x, (-1, x.shape[-1]))
+
+
 def as_tensor(x: Any) -> Tensor:
     """Return an operand as a tensor: an op-tree is evaluated."""
     result: Tensor = x.astensor() if isinstance(x, OpTreeNode) else x
@@ -846,17 +860,6 @@ def as_columns(where: str, x: Operand, shape: Any) -> Operand:
     if not x.shape[1]:
         raise ValueError(f"{where}: expected inputs with one column or more, got {describe(x)}.")
     return x
-
-
-@contextmanager
-def untraced() -> Iterator[None]:
-    """Evaluate at once what is assigned, also while this thread traces a function: initial values of parameters."""
-    trace = traces.pop(get_ident(), None)
-    try:
-        yield
-    finally:
-        if trace is not None:
-            traces[get_ident()] = trace
 
 
 def set_trainable(layers: Iterable[Layer], value: bool) -> None:

@@ -114,6 +114,8 @@ class BatchNorm(RunningStatistics, NormalizationBase):
     Ioffe and Szegedy, "Batch normalization", 2015; binary: Courbariaux et al., "Binarized neural networks", 2016.
     """
 
+    takes_images = True
+
     def __init__(
         self,
         rho: float = 0.9,
@@ -177,6 +179,11 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         self.deltas_buffer = self.deltas
 
     # --- forward and backward pass ---
+
+    @property
+    def has_formula(self) -> bool:  # type: ignore[override]
+        """Whether the derivative of the formula is what ``bprop`` computes: not with ``binary``."""
+        return not self.binary
 
     def formula(self, x: Tensor) -> Operand:
         """Return the outputs, normalized with the statistics of the minibatch; if frozen, with the running ones."""

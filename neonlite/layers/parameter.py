@@ -191,7 +191,7 @@ class ParameterLayer(Layer):
 
     @property
     def states(self) -> list[Tensor] | list[list[Tensor]]:
-        """The optimizer states of the parameter, or a list of those of each parameter."""
+        """The states of the optimizer: a list for each parameter, or that of the only one."""
         params = self.get_params()
         return [states for _, states in params] if isinstance(params, list) else params[1]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
+from neonlite.backend.attributes import is_builtin
 from neonlite.backend.validation import integer, warn
 from neonlite.initializers import GlorotUniform, Orthonormal
 from neonlite.layers.activation import ActivationLike, check_activation
@@ -741,6 +742,9 @@ class RecurrentOutput(Layer):
         self.out_shape, self.nsteps = self._check_sequence_shape()
         return self
 
+    def formula_constants(self) -> tuple[object, ...] | None:
+        return () if is_builtin(type(self)) else None
+
 
 class RecurrentSum(RecurrentOutput):
     """The sum over the steps of a sequence, (F, T) -> F."""
@@ -748,14 +752,6 @@ class RecurrentSum(RecurrentOutput):
     def formula(self, x: Tensor) -> Operand:
         by_step = self.be.reshape(x, self.out_shape, self.nsteps, -1)
         return self.be.reshape(self.be.sum(by_step, axis=1), self.out_shape, -1)
-
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        self.check_error(error)
-        if self.deltas is not None:
-            deltas = self.deltas.reshape(self.out_shape, self.nsteps, -1)
-            new = alpha * self.be.reshape(error, self.out_shape, 1, -1)
-            deltas[:] = new + beta * deltas if beta else new
-        return self.deltas
 
 
 class RecurrentMean(RecurrentSum):
@@ -765,9 +761,6 @@ class RecurrentMean(RecurrentSum):
         mean: Operand = super().formula(x) / self.nsteps
         return mean
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        return super().bprop(error, alpha / self.nsteps, beta)
-
 
 class RecurrentLast(RecurrentOutput):
     """The last step of a sequence, (F, T) -> F."""
@@ -775,6 +768,3 @@ class RecurrentLast(RecurrentOutput):
     def formula(self, x: Tensor) -> Operand:
         n = x.shape[1] // self.nsteps
         return take_block(x, (0, x.shape[0]), ((self.nsteps - 1) * n, n))
-
-    def formula_constants(self) -> tuple[object, ...] | None:
-        return () if type(self).formula is RecurrentLast.formula else None

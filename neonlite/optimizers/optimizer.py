@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, reduce
 from itertools import groupby, islice
 from numbers import Real
-from operator import add
-from threading import get_ident
+from operator import add, is_
 from typing import TYPE_CHECKING, Any, Self
 
 from neonlite.backend import Backend, NervanaObject, Tensor
@@ -22,7 +21,7 @@ from neonlite.backend.attributes import AttributeSnapshot, can_replay
 from neonlite.backend.batch_size import global_batch_size, require_batch_size
 from neonlite.backend.planning.assignment import CompiledAssignment, write_array
 from neonlite.backend.serialization import constructor_arguments
-from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
+from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure, restore_on_failure
 from neonlite.backend.validation import (
     boolean,
     check_attributes,
@@ -36,7 +35,7 @@ from neonlite.messages import describe
 from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
 from neonlite.optree import OpTreeNode
-from neonlite.tree_structure import traces
+from neonlite.tree_structure import refuse_in_trace, untraced
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
@@ -277,18 +276,33 @@ class Optimizer(NervanaObject):
         >>> [float(step().get()) for _ in range(3)]
         [16.0, 10.24..., 6.55...]
         """
+        if type(self).update_rule is Optimizer.update_rule:
+            raise TypeError(
+                f"{self.classnm}.step: expected an optimizer with an update_rule, got one that updates layers by other "
+                "optimizers. Call step of each of these with its parameters."
+            )
         check_gradients(self.classnm, parameters, gradients)
         if parameters:
-            trace = traces.get(get_ident())
-            run = Step(self, parameters, gradients, check_number(f"{self.classnm}: the epoch", epoch))
+            atomic(self._step_by, parameters, gradients, check_number(f"{self.classnm}: the epoch", epoch))
+
+    def _step_by(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> None:
+        """Update parameters by gradients; in a function that is traced, record it for each run."""
+        with untraced() as trace:
+            step = Step(self, parameters, gradients, epoch)
             if trace is None:
-                atomic(run.run)
-            else:
-                trace.before_run.append(run.count)
-                run.assign()
+                step.count()
+        if trace is not None:
+            if not can_replay(self):
+                trace.refuse(
+                    f"{self.classnm}.step, whose update_rule may read other values than its arguments in each step",
+                    "If it reads its arguments only, set can_replay = True in the class",
+                )
+            trace.steps.append(step)
+        step.assign()
 
     def _step(self, parameters: list[Parameter], epoch: float) -> None:
         """Update parameters and their states, and count the update."""
+        refuse_in_trace(f"{self.classnm}.optimize", "Use optimizer.step(parameters, gradients)")
         group = self._get_group(parameters)
         require_batch_size(group.be, self.classnm)
         on_failure(restore_counts, self, self.t, group, group.updates)
@@ -462,59 +476,85 @@ class Step:
     ) -> None:
         self.optimizer, self.parameters, self.gradients, self.epoch = optimizer, parameters, gradients, epoch
         self.be: Any = parameters[0].backend
+        self.kind = optimizer.kind
         for w in parameters:
             kind, _ = w.updates or ("", 0)
-            if kind != optimizer.kind or w.states is None or len(w.states) != len(optimizer.state_names):
-                on_failure(restore_states, w, w.updates, w.states)
-                w.updates = optimizer.kind, 0
+            if kind != self.kind or w.states is None or len(w.states) != len(optimizer.state_names):
+                on_failure(restore_updates, [(w, w.updates, w.states)])
+                w.updates = self.kind, 0
                 w.states = [self.be.zeros(w.shape, dtype=compute_dtype(w)) for _ in optimizer.state_names]
-        counts = [w.updates[1] for w in parameters]  # type: ignore[index]
-        self.groups = sorted({*counts})  # parameters of an equal number of updates have the same scalars
-        self.group_of = [self.groups.index(t) for t in counts]
-        scalars = self._scalars()
-        dtype = "float64" if any(compute_dtype(w) == "float64" for w in parameters) else "float32"
-        self.table: Tensor = self.be.zeros((sum(map(len, scalars)), 1), dtype=dtype)
-        rows = iter(range(len(self.table)))
-        self.scalars = [{name: self.table[(n := next(rows)) : n + 1] for name in named} for named in scalars]
+        updates: list[Any] = [w.updates for w in parameters]
+        distinct = sorted({*updates})  # parameters of an equal number of updates have the same scalars
+        # each parameter, the index of its number of updates, and its states
+        self.members = [(w, distinct.index(u), tuple(w.states or ())) for w, u in zip(parameters, updates, strict=True)]
+        self.counts = [t for _, t in distinct]  # when the expressions are built
+        self.scalars: list[dict[str, Any]] = self._scalars(distinct)
+        self.table_values: list[float] | None = None  # None: unknown
+        self.table: Tensor | None = None
+        if can_replay(optimizer):
+            dtype = "float64" if any(compute_dtype(w) == "float64" for w in parameters) else "float32"
+            self.table = table = self.be.zeros((sum(map(len, self.scalars)), 1), dtype=dtype)
+            self.host_table = table.get()
+            rows = iter([table[n : n + 1] for n in range(len(table))])
+            self.scalars = [{name: next(rows) for name in named} for named in self.scalars]
 
-    def _scalars(self) -> list[dict[str, float]]:
+    def _updates(self) -> list[tuple[str, int]] | None:
+        """Return (kind, t) of each group of parameters; None if they or the states are not those of the expressions."""
+        updates: list[Any] = [None] * len(self.scalars)
+        for w, k, states in self.members:
+            if updates[k] is None:
+                updates[k] = w.updates
+            has_states = w.states is not None and len(w.states) == len(states) and all(map(is_, w.states, states))
+            if w.updates is None or w.updates[0] != self.kind or w.updates != updates[k] or not has_states:
+                return None
+        return updates
+
+    def _scalars(self, updates: Sequence[tuple[str, int]]) -> list[dict[str, float]]:
         """Return the scalars of each group after its number of updates."""
-        firsts = [self.parameters[self.group_of.index(k)] for k in range(len(self.groups))]
-        return [self.optimizer._get_scalars_at(w.updates[1], self.epoch) for w in firsts]  # type: ignore[index]
+        return [self.optimizer._get_scalars_at(t, self.epoch) for _, t in updates]
+
+    def is_current(self) -> bool:
+        """Return whether the parameters have the states that the expressions read, and equal numbers of updates."""
+        return self._updates() is not None
 
     def count(self) -> None:
         """Write the scalars of the next update, and count it."""
-        self.table[:] = [[x] for named in self._scalars() for x in named.values()]
-        for w in self.parameters:
-            on_failure(restore_states, w, w.updates, w.states)
-            kind, t = w.updates  # type: ignore[misc]
-            w.updates = kind, t + 1
-            self.optimizer.t = t + 1
+        updates: Any = self._updates()
+        on_failure(restore_updates, [(w, w.updates, w.states) for w, _, _ in self.members])
+        restore_on_failure(self.optimizer, "t")
+        values = [x for named in self._scalars(updates) for x in named.values()]
+        if self.table is not None and values != self.table_values:
+            self.table_values = None
+            self.host_table[:, 0] = values
+            write_array(self.be, self.table, self.host_table)
+            self.table_values = values
+        updates = [(kind, t + 1) for kind, t in updates]
+        for w, k, _ in self.members:
+            w.updates = updates[k]
+        self.optimizer.t = max([t for _, t in updates])
 
     def assign(self) -> None:
         """Assign the new parameters and states."""
         optimizer, be = self.optimizer, self.be
         gradients = [be.astype(g, compute_dtype(w)) for w, g in zip(self.parameters, self.gradients, strict=True)]
         if limit := optimizer.gradient_clip_norm:
-            norm = be.sqrt(reduce(add, [be.sum(be.square(g)) for g in gradients]))
+            norm = be.sqrt(reduce(add, [be.reshape(be.sum(be.square(g)), (1, 1)) for g in gradients]))
             gradients = [g * (limit / be.maximum(norm, limit)) for g in gradients]
         targets: list[Tensor] = []
         values: list[Operand] = []
-        for w, g, k in zip(self.parameters, gradients, self.group_of, strict=True):
-            states: Any = w.states
+        t = optimizer.t
+        for (w, k, states), g in zip(self.members, gradients, strict=True):
+            optimizer.t = self.counts[k]
             targets += [w, *states]
             values += optimizer._update(be, w, g, states, self.scalars[k])
+        optimizer.t = t
         be.assign(targets, values)
 
-    def run(self) -> None:
-        """Count and assign."""
-        self.count()
-        self.assign()
 
-
-def restore_states(w: Tensor, updates: tuple[str, int] | None, states: list[Tensor] | None) -> None:
-    """Restore what a parameter had before a step that failed."""
-    w.updates, w.states = updates, states
+def restore_updates(before: Iterable[tuple[Tensor, tuple[str, int] | None, list[Tensor] | None]]) -> None:
+    """Restore what parameters had before a step that failed."""
+    for w, updates, states in before:
+        w.updates, w.states = updates, states
 
 
 def check_gradients(where: str, parameters: Sequence[Tensor], gradients: Sequence[Operand]) -> None:
@@ -523,6 +563,8 @@ def check_gradients(where: str, parameters: Sequence[Tensor], gradients: Sequenc
         raise ValueError(
             f"{where}.step: expected a gradient for each of {len(parameters)} parameters, got {len(gradients)}"
         )
+    if len({*map(id, parameters)}) < len(parameters):
+        raise ValueError(f"{where}.step: expected each parameter once, got {describe(*parameters)}")
     for w, g in zip(parameters, gradients, strict=True):
         if not isinstance(w, Tensor) or w.info.dtype not in FLOAT_DTYPES or not hasattr(g, "info"):
             raise TypeError(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import reject
 
-from neonlite import Backend, NervanaObject
+from neonlite import Autodiff, Backend, NervanaObject
 from neonlite.backend.planning.layout import layout_of
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.backend.tensor import Tensor
@@ -35,6 +35,7 @@ def plain() -> Backend:
     """Return a backend whose primitives are NumPy's, without NHWC support."""
     be = Backend("cpu", rng_seed=1, batch_size=N)
     be.primitives = NumPyPrimitives(be.runtime)
+    be._executor = be.runtime.executor(be.runtime, be.primitives)
     return be
 
 
@@ -130,6 +131,40 @@ class Machine:
         ]
         out[:] = trees[int(rng.integers(len(trees)))]()
 
+    def trees(self, rng: Any) -> None:
+        """Evaluate op-trees with convolutions and poolings."""
+        n, be = int(rng.integers(len(CONVOLUTIONS))), self.be
+        small, large, sizes = CONVOLUTIONS[n]
+        shapes = (small, large, large, small, large)
+        x, e, out, dx, other = (self.part(rng, shape).reshape((*shape, N)) for shape in shapes)
+        f = self.filters(rng, n).reshape((sizes["C"], sizes.get("R", 1), sizes.get("S", 1), sizes["K"]))
+        options: dict[str, Any] = {"strides": sizes.get("str_h", 1), "padding": sizes.get("pad_h", 0)}
+        big, pooled = self.part(rng, BIG), self.part(rng, THIN).reshape((*THIN, N))
+        images = be.reshape(big, (*BIG, N))
+        op = str(rng.choice(["max", "avg"]))
+        z = be.conv(x, f, **options)
+        (back,) = Autodiff(z, be, e).get_grad_op_tree([x])
+        (unpooled,) = Autodiff(be.pool(images, 2, op), be, pooled).get_grad_op_tree([big])
+        assignments: list[tuple[list[Tensor], list[Any]]] = [
+            ([out], [z]),
+            ([out], [be.maximum(z, 0) + e]),
+            ([dx], [back]),
+            ([dx], [back - x]),
+            ([pooled], [be.pool(images, 2, op)]),
+            ([big], [unpooled]),
+            ([out, pooled], [z, be.pool(images, 2, op)]),
+            ([out, dx], [z, back]),
+            ([out, dx], [z + e, x - 1]),
+            ([out, other], [z, be.maximum(z, 0)]),
+            ([out], [z + x if small == large else z]),
+        ]
+        targets, values = assignments[int(rng.integers(len(assignments)))]
+        if rng.integers(2):
+            be.assign(targets, values)
+        else:
+            self.compiled.append(be.compile(targets, values))
+            self.compiled[-1]()
+
     def two(self, rng: Any) -> None:
         x, y, z = (self.part(rng, BIG).reshape(-1, N) for _ in range(3))
         self.be.assign([x, y], [x + z, self.be.minimum(z, y)])
@@ -183,7 +218,20 @@ def near(got: Any, wanted: Any) -> None:
     np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance)
 
 
-COMMON = ["conv", "conv", "bprop_conv", "update", "pool", "bprop_pool", "ops", "ops", "two", "compile"]
+COMMON = [
+    "conv",
+    "conv",
+    "bprop_conv",
+    "update",
+    "pool",
+    "bprop_pool",
+    "ops",
+    "ops",
+    "trees",
+    "trees",
+    "two",
+    "compile",
+]
 ACTS = [*COMMON, "product", "write", "draw", "deepcopy", "read", "export"]
 PARTS: dict[str, Callable[[], Any]] = {
     "conv": lambda: Conv((3, 3, 4), Gaussian(0.0, 0.3), padding=1, bias=Constant(0.1), activation=Rectlin()),

@@ -24,9 +24,17 @@ from neonlite.messages import describe, owners
 from neonlite.ops import OPS
 from neonlite.ops.shapes import can_broadcast
 from neonlite.optree import Operand, OpTreeNode, create_node, postorder
-from neonlite.tree_structure import STATIC_INTS, flatten_pairs, is_composite, lower_to_instructions, traces
+from neonlite.tree_structure import (
+    STATIC_INTS,
+    flatten_pairs,
+    is_composite,
+    lower_to_instructions,
+    refuse_in_trace,
+    traces,
+)
 from neonlite.typing import ArrayLike, NativeArray
 
+USE_ASSIGN = "Assign in the function: out[:] = tree, or be.assign([out], [tree])"
 MAX_CACHED_PLANS = 1024  # per backend
 MAX_CACHED_PLAN_BYTES = 32_000_000  # of all cached plans; a larger plan is stored in its tree instead
 
@@ -126,6 +134,8 @@ def make_plan(be: BackendBase, targets: Sequence[Tensor], tree: Any, aliases: An
     try:
         plan = Plan(trees, leaves, [t.info for t in targets], aliases or (), targets_alias(targets))
         plan.run = be._executor.compile(plan)
+        if any(t.shape != info.shape for t, info in zip(targets, plan.targets, strict=True)):
+            plan.run = layout.reshape_targets(plan, be.runtime.reshape)
     except OverflowError as error:
         raise add_error_context(be, error, targets, tree) from None
     be.plan_cache.num_compiled += 1
@@ -322,6 +332,7 @@ class AssignmentMethods(BackendBase):
         array([[8., 8.]], dtype=float32)
         """
         check_assignment("be.compile", tensors, values)
+        refuse_in_trace("be.compile", USE_ASSIGN)
         return CompiledAssignment(self, tensors, values)
 
     def evaluate(self, trees: Sequence[Operand]) -> list[Tensor]:
@@ -461,15 +472,21 @@ def pair_values(be: BackendBase, tensors: Sequence[Tensor], values: Sequence[Any
 
 def _as_tree(be: BackendBase, target: Tensor, value: Any) -> Any:
     """Return a value of an assignment as an op-tree."""
+    operand = as_operand(be, target, value)
+    return be.stop_gradient(operand) if isinstance(operand, Tensor) else operand
+
+
+def as_operand(be: BackendBase, target: Tensor, value: Any) -> Any:
+    """Return a value of an assignment as an op-tree or a tensor."""
     if isinstance(value, OpTreeNode):
-        return resolve_nclass(be, target, value)
-    if not isinstance(value, Tensor):
+        value = resolve_nclass(be, target, value)
+    elif not isinstance(value, Tensor):
         values = _reshape_to_target(be, target, value)
         if isinstance(value, int | float):
             return be.build("cast", value, to=target.info.dtype)
         value = be.array(values, dtype=target.info.dtype)
     check_assignable(be, target, value)
-    return be.stop_gradient(value)
+    return value
 
 
 def _reshape_to_target(be: BackendBase, target: Tensor, value: Any) -> np.ndarray[Any, Any]:
@@ -506,6 +523,8 @@ class CompiledAssignment(Untracked):
         be, plan = self.be, self.plan
         if be.closed_by:
             check_open(be)
+        if traces:
+            refuse_in_trace("a compiled assignment", USE_ASSIGN)
         if plan.int_range_checks or be.memory_tracker.has_layout_caches:
             return run_plan(be, plan, self.tensors, self.operands, self.arrays, self.operand_values, self.tree)
         try:  # what run_plan does in this case, without its call
@@ -563,6 +582,8 @@ class CachedAssignment(Untracked):
         make_assignment : callable
             Returns (targets, values).
         """
+        if traces:
+            refuse_in_trace("a layer's fprop or bprop", "Use layer(x) and nl.Autodiff")
         last = self.last
         if last.compiled is not None and len(operands) == len(last.operands) and all(map(is_, operands, last.operands)):
             last.compiled()

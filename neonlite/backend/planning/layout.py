@@ -10,7 +10,8 @@ Convolutions are fastest in NHWC: oneDNN on the CPU and cuDNN on the GPU read an
 result in NHWC, and the next layer and elementwise op-trees read it there. Code that reads the memory itself triggers
 one reorder to CHWN. Code reads and writes the values of a tensor by four functions: ``read_chwn``, ``read_nhwc``,
 ``write_chwn`` and ``write_nhwc``, which reorder where necessary. The primitive that writes images chooses their layout
-(``can_write_nhwc``); pooling, batch normalization and op-trees (``common_layout``) follow that of their operands.
+(``can_write_nhwc``), also in op-trees (``Plan.images``); pooling, batch normalization and elementwise op-trees
+(``common_layout``) follow that of their operands.
 
 An NHWC buffer belongs to an allocation, so all views of it share one buffer. It holds one contiguous range of the
 allocation at a time. Memory that is exported to other libraries has none.
@@ -20,13 +21,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from neonlite.backend.lock import create_lock
 from neonlite.backend.measure import Allocation, Memory
 from neonlite.backend.planning import Plan
 from neonlite.optree import Operand
+from neonlite.tree_structure import traces
 from neonlite.typing import DType, NativeArray
 
 Layout = Literal["CHWN", "NHWC", "columns"]
@@ -212,8 +214,16 @@ def layout_of(x: object) -> Layout:
 # --- read and write --------------------------------------------------------------------------------------------------
 
 
+def check_untraced(t: object) -> None:
+    """Raise TypeError if this thread traces a function, in which the values of tensors are not computed yet."""
+    if isinstance(t, TensorBase) and (trace := traces.get(threading.get_ident())) is not None:
+        trace.check_access(t)
+
+
 def read_chwn(x: TensorBase | ImageOperand | NativeArray) -> NativeArray:
     """Return the CHWN array of a tensor or image operand, reordered unless valid; any other argument is unchanged."""
+    if traces:
+        check_untraced(x.tensor if isinstance(x, ImageOperand) else x)
     if isinstance(x, TensorBase):
         t, array = x, x.storage
     elif isinstance(x, ImageOperand):
@@ -230,6 +240,8 @@ def write_chwn(x: TensorBase | ImageOperand | NativeArray, overwrite: bool = Fal
 
     Any other argument is unchanged. ``overwrite``: every element will be written, and none read.
     """
+    if traces:
+        check_untraced(x.tensor if isinstance(x, ImageOperand) else x)
     if isinstance(x, TensorBase):
         t, array = x, x.storage
     elif isinstance(x, ImageOperand):
@@ -320,6 +332,8 @@ def ensure_cache(t: TensorBase) -> LayoutCache:
 
 def export_array(t: TensorBase) -> NativeArray:
     """Return the array of a tensor for another library, and remove the layout cache of its memory for good."""
+    if traces:
+        check_untraced(t)
     memory = t.allocation
     if not memory.is_exported:
         if threading.get_ident() in recorders:
@@ -334,6 +348,20 @@ def export_array(t: TensorBase) -> NativeArray:
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
+
+
+def reshape_targets(plan: Plan, reshape: Callable[[NativeArray, tuple[int, ...]], NativeArray]) -> Callable[..., None]:
+    """Return the function that runs a plan on the targets in the shapes that it writes."""
+    run, shapes = plan.run, [info.shape for info in plan.targets]
+
+    def run_reshaped(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
+        arrays = [
+            x._replace(array=reshape(x.array, shape)) if isinstance(x, ImageOperand) else reshape(x, shape)
+            for x, shape in zip(targets, shapes, strict=True)
+        ]
+        run(arrays, leaves)
+
+    return run_reshaped
 
 
 def run_in_layout(plan: Plan, targets: Sequence[TensorBase], leaves: Collection[object]) -> None:

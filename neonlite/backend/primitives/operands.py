@@ -25,6 +25,7 @@ from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_open
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.messages import describe
+from neonlite.tree_structure import refuse_in_trace
 from neonlite.typing import NativeArray
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class NhwcMatrices(NamedTuple):
 def check_tensors(be: BackendBase, primitive: str, **tensors: object) -> None:
     """Raise an error unless the backend is open and all arguments are its tensors."""
     with_error_prefix(primitive, check_open, be)
+    refuse_in_trace(f"be.{primitive}", "Use op-trees, such as be.convolution(x, w), be.dot(a, b) and layer(x)")
     for name, t in tensors.items():
         if not isinstance(t, Tensor):
             raise TypeError(

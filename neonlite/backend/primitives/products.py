@@ -23,6 +23,7 @@ from neonlite.backend.validation import check_open, check_shape
 from neonlite.dtypes import HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.optree import Operand
+from neonlite.tree_structure import traces
 
 
 class MatmulMethods(BackendBase):
@@ -418,7 +419,7 @@ def _to_compute_dtype(be: BackendBase, t: Tensor) -> Tensor:
 
 def _gemm(be: BackendBase, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float) -> None:
     multiply = be.primitives.batch_reduce_gemm if A.ndim == B.ndim == 3 and C.ndim == 2 else be.primitives.gemm
-    if be.memory_tracker.has_layout_caches:
+    if be.memory_tracker.has_layout_caches or traces:
         arrays = read_chwn(A), read_chwn(B), write_chwn(C, overwrite=beta == 0)
     else:
         arrays = A.storage, B.storage, C.storage

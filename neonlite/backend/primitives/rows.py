@@ -45,12 +45,14 @@ POOLINGS: dict[str, tuple[str, str, Callable[..., None]]] = {
 
 
 class PrimitiveCall(NamedTuple):
-    """The primitive that computes a step: a function of the operands and the result, which are arrays.
+    """The primitive that computes a step: a function of the arrays of its operands and its result.
 
-    ``takes_images``: which of the operands, and whether the result, may be an ``ImageOperand``.
+    ``inputs``: the operands, of which a reshape is skipped. ``takes_images``: which of them, and last whether the
+    result, may be an ``ImageOperand``.
     """
 
     run: Callable[..., None]
+    inputs: tuple[int, ...]
     takes_images: tuple[bool, ...]
 
 
@@ -62,15 +64,17 @@ def find_primitives(primitives: ReferencePrimitives, plan: Plan) -> dict[int, Pr
 
 def find_images(plan: Plan) -> tuple[set[int], set[int]]:
     """Return the leaves and the targets of a plan that only primitives read and write, in a layout they choose."""
-    written = {v for v, call in plan.primitives.items() if call.takes_images[-1]}
-    read: set[Any] = set()
-    read_as_arrays: set[Any] = set(plan.held_in_targets)
+    read: set[int] = set()
+    read_as_arrays = {*plan.held_in_targets, *(plan.view_base(v) for v in plan.outputs if plan.view_base(v) != v)}
     for v, step in plan.numbered_steps:
-        takes_images = plan.primitives[v].takes_images if v in plan.primitives else (False,) * len(step.inputs)
-        for x, is_image in zip(step.inputs, takes_images, strict=False):
-            (read if is_image else read_as_arrays).add(x)
-    targets = {i for i, v in enumerate(plan.outputs) if plan.is_direct[i] and v in written - read_as_arrays}
-    leaves = {x for x in read - read_as_arrays - set(plan.outputs) if isinstance(x, int) and x < len(plan.leaves)}
+        if call := plan.primitives.get(v):
+            for x, is_image in zip(call.inputs, call.takes_images, strict=False):
+                (read if is_image else read_as_arrays).add(plan.view_base(x))
+        elif step.kind != "view":
+            read_as_arrays |= {plan.view_base(x) for x in step.inputs if isinstance(x, int)}
+    leaves = {x for x in read - read_as_arrays - set(plan.outputs) if x < len(plan.leaves)}
+    written = {v for v, call in plan.primitives.items() if call.takes_images[-1]} - read_as_arrays
+    targets = {i for i, v in enumerate(plan.outputs) if plan.is_direct[i] and v in written}
     return leaves, targets - set(plan.held_in_targets.values())
 
 
@@ -95,7 +99,8 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> P
         roles, op, call = POOLINGS[name]
         layer = pooling_layer(step, dtype, op, **dict(zip(roles, shapes, strict=True)))
     dims = [getattr(layer, f"dim{role}") for role in roles]
-    strided = [isinstance(x, int) and not plan.is_contiguous(x) for x in step.inputs]
+    inputs = tuple(skip_reshapes(plan, x) for x in step.inputs if isinstance(x, int))
+    strided = [not plan.is_contiguous(x) for x in inputs]
     reshape = primitives.runtime.reshape
 
     def run(*arrays: NativeArray) -> None:
@@ -113,8 +118,19 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> P
             ),
         )
 
-    takes_images = [role != "F" and not is_strided for role, is_strided in zip(roles, (*strided, False), strict=True)]
-    return PrimitiveCall(run, tuple(takes_images))
+    is_copied = (*(is_strided or plan.view_base(x) != x for x, is_strided in zip(inputs, strided, strict=True)), False)
+    takes_images = tuple(role != "F" and not copied for role, copied in zip(roles, is_copied, strict=True))
+    return PrimitiveCall(run, inputs, takes_images)
+
+
+def skip_reshapes(plan: Plan, x: int) -> int:
+    """Return the contiguous value that is reshaped, or the value itself."""
+    while x >= len(plan.leaves) and plan.step_of(x).op.name == "reshape" and plan.is_contiguous(x):
+        (source,) = plan.step_of(x).inputs
+        if not isinstance(source, int) or not plan.is_contiguous(source):
+            break
+        x = source
+    return x
 
 
 def contiguous_copy(primitives: ReferencePrimitives, n: int, x: NativeArray) -> NativeArray:

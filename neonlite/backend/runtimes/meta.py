@@ -494,12 +494,12 @@ class MetaExecutor:
             with self.runtime.count.override(flops):
                 for v, call in plan.primitives.items():
                     values = [
-                        leaves[x]  # type: ignore[index]
-                        if x < len(plan.leaves)  # type: ignore[operator]
+                        leaves[x]
+                        if x < len(plan.leaves)
                         else targets[direct[x]]
                         if x in direct
                         else xp.empty(plan.shape(x), plan.dtype(x))
-                        for x in (*plan.step_of(v).inputs, v)
+                        for x in (*call.inputs, v)
                     ]
                     call.run(*values)
 

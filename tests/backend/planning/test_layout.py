@@ -17,7 +17,7 @@ from helpers.image_programs import ACTS, CONVOLUTIONS, PARTS, Case, Machine, N, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neonlite import Backend, NervanaObject
+from neonlite import Autodiff, Backend, NervanaObject
 from neonlite.backend import thread_pool
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning import layout
@@ -570,3 +570,27 @@ def test_channel_sums_do_not_depend_on_threads_and_warn_of_nothing(cpu: Backend)
     assert len(seen) == 1
     np.testing.assert_allclose(out[[0, 1, 4]], nhwc[:, [0, 1, 4]].sum(axis=0, dtype=float), rtol=1e-4, atol=1e-3)
     assert np.isnan(out[[2, 3]]).all()
+
+
+def test_op_trees_of_consecutive_convolutions_reorder_nothing_between_them(cpu: Backend, reorders: list[bool]) -> None:
+    rng = np.random.default_rng(0)
+    x, f, g = (
+        cpu.empty((8, 12, 12, 16)),
+        cpu.array(rng.normal(size=(8, 3, 3, 8))),
+        cpu.array(rng.normal(size=(8, 3, 3, 4))),
+    )
+    h, r, p = cpu.empty((8, 12, 12, 16)), cpu.empty((8, 12, 12, 16)), cpu.empty((8 * 6 * 6, 16))
+    y, dp, pooled = cpu.empty((4, 6, 6, 16)), cpu.empty(p.shape), p.reshape((8, 6, 6, 16))
+    for _ in range(3):
+        reorders.clear()
+        x[:] = rng.normal(size=x.shape)
+        h[:] = cpu.conv(x, f, padding=1)
+        r[:] = cpu.maximum(h, 0)
+        pooled[:] = cpu.pool(r, 2)
+        y[:] = cpu.conv(cpu.reshape(p, (8, 6, 6, 16)), g, padding=1)
+        (gradient,) = Autodiff(cpu.conv(cpu.reshape(p, pooled.shape), g, padding=1), cpu, y).get_grad_op_tree([p])
+        dp[:] = gradient
+        assert reorders == [False]  # the images
+        assert {t.layout for t in (h, r, p, y, dp)} == {"NHWC"}
+    one_plan = cpu.conv(cpu.pool(cpu.maximum(cpu.conv(x, f, padding=1), 0), 2), g, padding=1)
+    np.testing.assert_allclose(y.get(), one_plan.get(), rtol=1e-4, atol=1e-4)

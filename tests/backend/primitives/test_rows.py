@@ -73,6 +73,23 @@ def test_a_view_is_copied_for_a_primitive_and_other_steps_are_fused(runtime: Bac
     np.testing.assert_allclose(tree.get(), expected, rtol=1e-12)
 
 
+def test_a_reshape_is_skipped_and_a_slice_is_not(runtime: Backend) -> None:
+    x, f = np.random.default_rng(0).standard_normal((4 * 6, 3)), np.ones((2, 2, 1))
+    t = runtime.array(x, "float64")
+    images = runtime.reshape(t, 4, 6, 3)
+    attrs: dict[str, Any] = {"strides": (1,), "padding": ((0, 0),), "dilation": (1,), "groups": 1}
+    for start in (0, 2):
+        part = runtime.build("slice", images, index=((start, 2, 1), (0, 6, 1), (0, 3, 1)))
+        tree = runtime.conv(part, runtime.array(f, "float64"))
+        (call,) = runtime.plan(tree).primitives.values()
+        assert call.takes_images == (False, False, True)
+        expected = OPS["conv"].run(np, x.reshape(4, 6, 3)[start : start + 2], f, **attrs)
+        np.testing.assert_allclose(tree.get(), expected, rtol=1e-12)
+    plan = runtime.plan(runtime.pool(images, 2))
+    (call,) = plan.primitives.values()
+    assert (call.inputs, call.takes_images) == ((0,), (True, True))
+
+
 @pytest.mark.parametrize("groups", [2, 4, 8])
 def test_groups_are_computed_by_a_primitive_that_supports_them(runtime: Backend, groups: int) -> None:
     rng, primitives = np.random.default_rng(0), cast(Any, runtime.primitives)

@@ -120,7 +120,7 @@ class CallStage:
         """Write the result."""
         step, out = self.step, env[self.v]
         if self.primitive is not None:
-            self.primitive.run(*[get_value(x, env) for x in step.inputs], out)  # type: ignore[arg-type]
+            self.primitive.run(*[get_value(x, env) for x in self.primitive.inputs], out)
             return
         if self.function is None:
             reference = self.executor.reference
