@@ -35,16 +35,7 @@ from neonlite.tree_inference import (
     unchecked_info,
     unknown_op,
 )
-from neonlite.tree_structure import (
-    STATIC_INTS,
-    Attrs,
-    Info,
-    Leaves,
-    Triple,
-    flatten_pairs,
-    matrix_transpose_axes,
-    untraced,
-)
+from neonlite.tree_structure import STATIC_INTS, Info, Triple, flatten_pairs, matrix_transpose_axes, untraced
 from neonlite.tree_structure import postorder as postorder
 from neonlite.typing import AxisLike, DTypeLike, NumPyArray, OperandLike, ShapeLike, Tensor
 
@@ -52,6 +43,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from neonlite.backend.base import BackendBase
+    from neonlite.tree_structure import Attrs, Leaves
     from neonlite.visualize import Steps
 
 # a node with more leaves does not store them, which bounds memory: a sum of n tensors has about n^2 / 2 entries. Its
