@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from neonlite import Backend
-from neonlite.backend.op_methods import HAND_WRITTEN
+from neonlite.backend.op_methods import HAND_WRITTEN, keyword_parameters
 from neonlite.explorer import format_gradient_rule, operand_names
 from neonlite.ops import OP_TABLE, SYNONYMS, Op, missing_gradient
 
@@ -69,6 +69,7 @@ SYMBOLS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
 
 IMAGES, FILTERS, RESULTS = (2, 5, 5, 8), (2, 3, 3, 4), (4, 5, 5, 8)
 WINDOWS: dict[str, Any] = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
+SYMBOLS["normalize"] = [(2, 3)], {"axis": (1,), "eps": 1e-5}
 SYMBOLS["conv"] = [IMAGES, FILTERS], WINDOWS
 SYMBOLS["conv_backward"] = [RESULTS, FILTERS], WINDOWS | {"to": IMAGES}
 SYMBOLS["conv_update"] = [IMAGES, RESULTS], WINDOWS | {"to": FILTERS}
@@ -88,8 +89,9 @@ def derivative(be: Backend, op: Op) -> str:
         return "that of the formula"
     if op.grad is missing_gradient:
         return "none: a structural op"
-    has_axes = op.kind == "reduction" or "softmax" in op.name
-    shapes, attrs = SYMBOLS.get(op.name, ([(2, 3)] * op.arity, {"axis": (1,)} if has_axes else {}))
+    attributes = {x.name: x.default for x in keyword_parameters(op)} if op.kind == "composite" else {}
+    attributes |= {"axis": (1,)} if op.kind == "reduction" or "axis" in attributes else {}
+    shapes, attrs = SYMBOLS.get(op.name, ([(2, 3)] * op.arity, attributes))
     operands = [
         be.empty(shape, name=name, dtype="int32" if name == "indices" else None)
         for shape, name in zip(shapes, operand_names(op), strict=False)

@@ -102,8 +102,8 @@ class Autodiff:
         dict
             {id of a leaf or node: its gradient}, by reverse accumulation.
         """
-        top = self.op_tree if root is None else root
-        nodes = [(z, operands_of(z)) for z in postorder(top, opens=OPENED) if z.op != "pair"]
+        top, cache = (self.op_tree, self._cache) if root is None else (root, None)
+        nodes = nodes_of(top) if cache is None else [*cache.nodes, (top, operands_of(top))]
         reachable = set(leaves)  # the leaves, and every node that depends on them
         for z, operands in nodes:
             if any(id(x) in reachable for x in operands):
@@ -121,7 +121,7 @@ class Autodiff:
             input_grads: tuple[Operand | None, ...] = (dz,)
             if not op.opens_to_differentiate:
                 opens = is_masked and op.formula is not None
-                input_grads = self._differentiate_formula(z, dz) if opens else self._apply_rule(op.grad, z, dz)
+                input_grads = self._differentiate_formula(z, dz) if opens else self._apply_rule(z, operands, dz)
             for x, dx in zip(operands, input_grads, strict=True):
                 if dx is not None and id(x) in reachable:
                     if is_masked:
@@ -130,19 +130,18 @@ class Autodiff:
                     parts.setdefault(id(x), []).append(self._unbroadcast(dx, x))
         return {key: add_gradients(self.be, grads) for key, grads in parts.items()}
 
-    def _apply_rule(self, rule: Callable[..., Any], z: OpTreeNode, dz: Operand) -> tuple[Operand | None, ...]:
-        """Return the gradients of the operands of z by a gradient rule, which gets known values."""
+    def _apply_rule(self, z: OpTreeNode, operands: tuple[Any, ...], dz: Operand) -> tuple[Operand | None, ...]:
+        """Return the gradients of the operands of z by its gradient rule, which gets known values."""
+        op: Any = z.info.op_def
         known = self._cache.known_values
-        if rule is missing_gradient:
+        if op.grad is missing_gradient:
             raise NotImplementedError(f"the op {z.op!r} was defined without a derivative. Pass grad= to be.define_op.")
-        values = [dz, *(known.get(id(x), x) for x in (z, *z.operands))]
+        values = [dz, *[known.get(id(x), x) for x in (z, *operands)]]
         if values[1] is self.op_tree:
             values[1] = copy_node(z)  # as the cache on the tree must not refer to the tree
-        if z.info.op_def.formula is not None:  # type: ignore[union-attr]
+        if op.formula is not None:
             values = [widen_half(self.be, x) for x in values]
-        grads = rule(self.be, *values, **z.info.attrs)
-        check_input_grads(z, grads)
-        return grads
+        return check_input_grads(z, operands, op.grad(self.be, *values, **z.info.attrs))
 
     def _unbroadcast(self, dx: Operand, x: Operand) -> Operand:
         """Return a gradient in the shape and dtype of its operand: summed over broadcast axes, or broadcast."""
@@ -452,12 +451,8 @@ class GradientCache:
         self.known_values |= {id(z.opened): values[z] for z in opened}
         # references, so that no new node gets an id that is in known_values
         self.known_nodes = [node for node in values if node is not op_tree]
-        self.leaves = {
-            id(x): x
-            for node in postorder(op_tree, opens=OPENED)
-            for x in (() if OPENED(node.info.op_def) else (node.left, node.right))
-            if isinstance(x, Tensor)
-        }
+        *self.nodes, root = nodes_of(op_tree)  # without the root
+        self.leaves = {id(x): x for _, operands in (*self.nodes, root) for x in operands if isinstance(x, Tensor)}
         self.leaves_of_root: dict[int, list[Tensor]] = {}
         for leaf in self.leaves.values():
             self.leaves_of_root.setdefault(id(leaf.root), []).append(leaf)
@@ -470,8 +465,10 @@ class GradientCache:
 
 def add_gradients(be: BackendBase, parts: Sequence[Operand]) -> Operand:
     """Return the sum of gradients; of slices that tile an operand along one axis, their concatenation."""
+    if len(parts) == 1:
+        return parts[0]
     slices = [x for x in parts if isinstance(x, OpTreeNode) and x.op == "slice_backward"]
-    if 1 < len(slices) == len(parts):
+    if len(slices) == len(parts):
         to, boxes = slices[0].shape, [x.info.attrs["index"] for x in slices]
         cut = {axis for box in boxes for axis, part in enumerate(box) if part != (0, to[axis], 1)}
         if len(cut) == 1:
@@ -490,9 +487,14 @@ def are_disjoint(tensors: Sequence[Tensor]) -> bool:
     return all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
+def nodes_of(tree: OpTreeNode) -> list[tuple[OpTreeNode, tuple[Any, ...]]]:
+    """Return the nodes to differentiate, operands first, each with the operands to which a gradient is passed."""
+    return [(z, operands_of(z)) for z in postorder(tree, opens=OPENED) if z.info["op"] != "pair"]
+
+
 def operands_of(z: OpTreeNode) -> tuple[Any, ...]:
     """Return the operands to which a gradient is passed: of an opened composite op, the op-tree of its formula."""
-    return (z.opened,) if OPENED(z.info.op_def) else z.operands
+    return (z.opened,) if z.info.op_def.opens_to_differentiate else z.operands  # type: ignore[union-attr]
 
 
 def is_array(x: object) -> TypeGuard[Any]:
@@ -510,14 +512,15 @@ def as_list(x: Any) -> list[Any]:
     return list(x) if isinstance(x, list | tuple) else [x]
 
 
-def check_input_grads(z: OpTreeNode, grads: object) -> None:
-    """Raise ValueError unless the result of the gradient rule of ``z`` has a gradient, or None, for each operand."""
-    items = grads if isinstance(grads, tuple) else ()
-    if len(items) != len(z.operands) or not all(x is None or isinstance(x, Operand) for x in items):
+def check_input_grads(z: OpTreeNode, operands: tuple[Any, ...], grads: Any) -> tuple[Operand | None, ...]:
+    """Return the result of the gradient rule of z. ValueError unless it has a gradient, or None, for each operand."""
+    items: tuple[Any, ...] = grads if isinstance(grads, tuple) else ()
+    if len(items) != len(operands) or not all(x is None or isinstance(x, Operand) for x in items):
         raise ValueError(
             f"grad of {z.op!r}: expected a tuple with an op-tree, or None for a zero gradient, for each of the "
-            f"{len(z.operands)} operands, got {describe(grads)}"
+            f"{len(operands)} operands, got {describe(grads)}"
         )
+    return items
 
 
 def is_finite_multiple(dx: Operand, dz: Operand) -> bool:

@@ -15,7 +15,8 @@ from neonlite.backend.tensor import display_values, format_values
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label
 from neonlite.ops import Op, missing_gradient
-from neonlite.optree import Operand, OpTreeNode, evaluate_formula, postorder
+from neonlite.optree import Operand, OpTreeNode, postorder
+from neonlite.tree_inference import evaluate_formula
 
 if TYPE_CHECKING:
     import anywidget

@@ -19,8 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, overload
 
 from neonlite import numpy_methods
-from neonlite.dtypes import HALF_DTYPES
-from neonlite.messages import describe, truncate_message
+from neonlite.messages import describe
 from neonlite.numpy_methods import ArrayMethods
 from neonlite.ops import OP_TABLE, OPS, Op
 from neonlite.tree_inference import (
@@ -28,14 +27,14 @@ from neonlite.tree_inference import (
     SEQUENCES,
     as_leaf,
     backend_of,
-    cast_for_formula,
     composite_info,
+    evaluate_formula,
     infer_info,
     not_an_operand,
     unchecked_info,
     unknown_op,
 )
-from neonlite.tree_structure import STATIC_INTS, Info, Triple, flatten_pairs, matrix_transpose_axes, untraced
+from neonlite.tree_structure import STATIC_INTS, Attrs, Info, Leaves, Triple, matrix_transpose_axes, untraced
 from neonlite.tree_structure import postorder as postorder
 from neonlite.typing import AxisLike, DTypeLike, NumPyArray, OperandLike, ShapeLike, Tensor
 
@@ -346,9 +345,10 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         if not hasattr(self, "_opened"):
             op: Any = self.info.op_def
             with untraced():  # the operands, and not what has been assigned to them since
-                self._opened = evaluate_formula(op, self.operands, tuple(self.info.attrs.items()), self.info.be)
-        opened: OpTreeNode = self._opened
-        return opened
+                opened = evaluate_formula(op, self.operands, tuple(self.info.attrs.items()), self.info.be)
+            self._opened = share_numbers(opened, self.leaves)
+        result: OpTreeNode = self._opened
+        return result
 
     @property
     def name(self) -> None:  # type: ignore[override]
@@ -569,7 +569,7 @@ def create_composite(
         node.info, added = known
         node.leaves = leaves | added
         return node
-    node._opened = opened = evaluate_formula(op, flatten_pairs(a, b), attrs, be)
+    node._opened = opened = evaluate_formula(op, (a, b), attrs, be)
     node.info, node.leaves = composite_info(op, opened.info, attrs, b), unite_leaves(leaves, opened.leaves)
     if leaves is not None and node.leaves is not None and opened.leaves is not None:
         index = {leaf_id: i for i, leaf_id in enumerate(node.leaves)}
@@ -586,6 +586,20 @@ def is_number(x: object) -> bool:
     return isinstance(x, int | float)
 
 
+def share_numbers(tree: OpTreeNode, leaves: Leaves | None) -> OpTreeNode:
+    """Return a tree over the numbers among the leaves instead of equal ones, which may be other objects."""
+    if leaves is None or tree.leaves is None or tree.leaves.keys() <= leaves.keys():
+        return tree
+    numbers = {repr(x): x for x in leaves.values() if is_number(x)}
+    shared = {key: numbers[repr(x)] for key, x in tree.leaves.items() if key not in leaves}
+    for node in postorder(tree):
+        copied: OpTreeNode = _new(OpTreeNode)
+        copied.info, copied.left, copied.right = node.info, *(shared.get(id(x), x) for x in (node.left, node.right))
+        copied.leaves = {id(y): y for y in (shared.get(key, x) for key, x in node.leaves.items())}
+        shared[id(node)] = copied if node.leaves.keys() & shared.keys() else node
+    return shared[id(tree)]
+
+
 def copy_node(z: OpTreeNode) -> OpTreeNode:
     """Return another node of the same op and operands, and of the same formula."""
     node: OpTreeNode = _new(OpTreeNode)
@@ -593,18 +607,3 @@ def copy_node(z: OpTreeNode) -> OpTreeNode:
     if hasattr(z, "_opened"):  # with the same random numbers
         node._opened = z._opened
     return node
-
-
-def evaluate_formula(op: Op, operands: tuple[Any, ...], attrs: Attrs, be: Any) -> OpTreeNode:
-    """Return the op-tree of a formula. 16-bit floats are computed in float32, and rounded once, at the end."""
-    try:
-        be = be or backend_of(*operands)
-        cast, dtype = cast_for_formula(op, operands, be)
-        opened = op.formula(be, *cast, **dict(attrs))  # type: ignore[misc]
-        if not isinstance(opened, Operand):
-            raise TypeError(f"expected an op-tree as the result of the formula, got {describe(opened)}")
-        if dtype in HALF_DTYPES and opened.info.dtype == "float32":
-            opened = be.astype(opened, dtype)
-        return opened if isinstance(opened, OpTreeNode) else opened * 1
-    except (ValueError, TypeError, IndexError) as error:
-        raise type(error)(f"be.{op.method}({describe(*operands)}): {truncate_message(error)}") from error

@@ -18,6 +18,7 @@ from neonlite.tree_structure import (
     Info,
     Leaves,
     RandomSource,
+    Triple,
     flatten_pairs,
     info_of,
     traces,
@@ -168,6 +169,22 @@ def composite_info(op: Op, opened: Info, attrs: Attrs, b: object) -> Info:
     info.shape, info.dtype, info.compute_dtype = opened.shape, opened.dtype, opened.dtype
     info.find, info.num_children = opened.find, 1 + (b is not None)
     return info
+
+
+def evaluate_formula(op: Op, operands: tuple[Any, ...], attrs: Attrs, be: Any) -> Any:
+    """Return the op-tree of a formula. 16-bit floats are computed in float32, and rounded once, at the end."""
+    operands = flatten_pairs(*operands)
+    try:
+        be = be or backend_of(*operands)
+        cast, dtype = cast_for_formula(op, operands, be)
+        opened: Any = op.formula(be, *cast, **dict(attrs))  # type: ignore[misc]
+        if info_of(opened) is None:
+            raise TypeError(f"expected an op-tree as the result of the formula, got {describe(opened)}")
+        if dtype in HALF_DTYPES and opened.info.dtype == "float32":
+            opened = be.astype(opened, dtype)
+        return opened if isinstance(opened, Triple) else opened * 1
+    except (ValueError, TypeError, IndexError) as error:
+        raise type(error)(f"be.{op.method}({describe(*operands)}): {truncate_message(error)}") from error
 
 
 def cast_for_formula(op: Op, operands: Sequence[Any], be: Any) -> tuple[list[Any], str]:

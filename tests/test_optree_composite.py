@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,58 @@ def test_a_number_of_an_operand_may_be_one_of_the_formula(be: Backend, x: Any, n
         grads = Autodiff(be.gelu(x * n), be, x).get_grad_tensor(x)
         close(grads, Autodiff(be.gelu(scaled), be, x).get_grad_tensor(scaled).get() * np.float32(n))
         close(be.leaky_relu(x * n, slope=n), be.leaky_relu(scaled, slope=n))
+
+
+@pytest.mark.parametrize("name", [op.name for op in OP_TABLE if op.formula is not None])
+def test_a_formula_that_is_evaluated_later_has_the_numbers_of_its_structure(
+    be: Backend, x: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operands = {"cross_entropy": [x, x], "masked_softmax": [x, x > 0], "attention": [x, x, x]}.get(name, [x])
+    method = getattr(be, OPS[name].method)
+    for number in (1e-5, 0.5):  # equal to one of the formula, perhaps
+        method(*operands)
+        node = method(*operands)  # of a known structure
+        monkeypatch.setattr("neonlite.tree_inference._float_cache", {})  # as after many other numbers
+        tree = be.exp(node * number) + number + method(*operands)
+        expected = np.exp(node.astensor().get() * number) + number + node.open().get()
+        np.testing.assert_allclose(tree.get(), expected, 1e-5)
+        np.testing.assert_allclose(tree.open().get(), expected, 1e-5)
+        close(Autodiff(tree, be).get_grad_tensor(x), Autodiff(tree.open(), be).get_grad_tensor(x))
+
+
+NUMBERS = [0.5, 1e-5, 0.25, 0.044715, 25.0, -25.0, 1 / 3, 2]  # some are those of formulas
+RANDOM_OPS: list[Any] = [
+    lambda be, a, b, c, n: be.softmax(a, axis=1) * n,
+    lambda be, a, b, c, n: be.layer_norm(a, b, c),
+    lambda be, a, b, c, n: be.gelu(a * n),
+    lambda be, a, b, c, n: be.silu(a) + n,
+    lambda be, a, b, c, n: be.where(a > 0, be.normalize(b, axis=1), c),
+    lambda be, a, b, c, n: be.attention(a, b, c),
+    lambda be, a, b, c, n: be.group_norm(a, groups=3) * b,
+    lambda be, a, b, c, n: be.masked_softmax(a, b > 0, axis=1),
+    lambda be, a, b, c, n: be.cross_entropy(a, be.softmax(b)) + c,
+    lambda be, a, b, c, n: be.leaky_relu(a, slope=n) * be.elu(b, alpha=n),
+    lambda be, a, b, c, n: be.tanh(a) * b + n,
+]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_trees_have_the_values_and_gradients_of_their_formulas(
+    cpu: Backend, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(seed)
+    xs = [cpu.array(np.random.default_rng(3 * seed + k).normal(size=(3, 4)), dtype="float64") for k in range(3)]
+    pool = list(xs)
+    for _ in range(draw.randint(2, 7)):
+        if draw.random() < 0.2:
+            monkeypatch.setattr("neonlite.tree_inference._float_cache", {})
+        pool.append(draw.choice(RANDOM_OPS)(cpu, *draw.choices(pool, k=3), draw.choice(NUMBERS)))
+    tree = pool[-1] + pool[-2] * 0.5
+    for other in (tree.open(), OpTreeNode.from_postfix(tree.traverse())):
+        np.testing.assert_allclose(other.get(), tree.get(), 1e-9, 1e-9)
+        grads = [Autodiff(t, cpu, allow_unused=True).get_grad_asnumpyarray(xs) for t in (tree, other)]
+        for a, b in zip(*grads, strict=True):
+            np.testing.assert_allclose(a, b, 1e-6, 1e-8)
 
 
 def test_composite_ops_may_share_leaves_in_any_order(be: Backend, x: Any) -> None:

@@ -275,13 +275,13 @@ def from_images(be: BackendBase, z: Any, layout: str, out: Tensor | None) -> Any
     return z if out is None else be.assign([out], [z])[0]
 
 
-def _sizes(where: str, value: Any, count: int, low: int = 1, optional: int = 0) -> tuple[int, ...]:
+def _sizes(where: str, value: Any, count: int, optional: int = 0) -> tuple[int, ...]:
     """Return an integer for each axis; those of optional leading axes are 1."""
     if hasattr(value, "__index__"):
-        value = (value,) * (count - optional) if optional else (value,) * count
+        return (1,) * optional + (integer(where, value, 1),) * (count - optional)
     if not isinstance(value, tuple | list) or len(value) not in (count, count - optional):
         raise ValueError(f"{where}: expected an integer, or one for each of {count - optional} axes, got {value!r}")
-    return (1,) * (count - len(value)) + tuple(integer(where, n, low) for n in value)
+    return (1,) * (count - len(value)) + tuple(integer(where, n, 1) for n in value)
 
 
 def window_options(
@@ -294,26 +294,24 @@ def window_options(
     optional: int = 0,
 ) -> dict[str, Any]:
     """Return strides, padding and dilation as a value for each axis."""
-    n = len(sizes)
-    options: dict[str, Any] = {
-        "strides": _sizes(f"be.{method}: strides", strides, n),
-        "dilation": _sizes(f"be.{method}: dilation", dilation, n),
-    }
-    if isinstance(padding, str):
-        one_of(f"be.{method}: padding", padding, ("same", "valid"))
-        axes = zip(sizes, window, options["strides"], options["dilation"], strict=True)
+    n, where = len(sizes), f"be.{method}: padding"
+    strides, dilation = _sizes(f"be.{method}: strides", strides, n), _sizes(f"be.{method}: dilation", dilation, n)
+    if hasattr(padding, "__index__"):
+        before = integer(where, padding, 0)
+        pairs = [(0, 0)] * optional + [(before, before)] * (n - optional)
+    elif isinstance(padding, str):
+        one_of(where, padding, ("same", "valid"))
+        axes = zip(sizes, window, strides, dilation, strict=True)
         totals = [max(0, (-(-size // st) - 1) * st + d * (k - 1) + 1 - size) for size, k, st, d in axes]
         pairs = [(total // 2, total - total // 2) if padding == "same" else (0, 0) for total in totals]
     else:
-        where = f"be.{method}: padding"
-        items = [padding] * (n - optional) if hasattr(padding, "__index__") else padding
-        if not isinstance(items, tuple | list) or len(items) not in (n, n - optional):
+        if not isinstance(padding, tuple | list) or len(padding) not in (n, n - optional):
             raise ValueError(
                 f"{where}: expected an integer, 'same', 'valid', or an integer or a pair (before, after) for each of "
                 f"{n - optional} axes, got {padding!r}"
             )
-        each = [item if isinstance(item, tuple | list) else (item, item) for item in items]
+        each = [item if isinstance(item, tuple | list) else (item, item) for item in padding]
         if any(len(pair) != 2 for pair in each):
             raise ValueError(f"{where}: expected pairs (before, after), got {padding!r}")
         pairs = [(0, 0)] * (n - len(each)) + [(integer(where, a, 0), integer(where, b, 0)) for a, b in each]
-    return options | {"padding": tuple(pairs)}
+    return {"strides": strides, "padding": tuple(pairs), "dilation": dilation}

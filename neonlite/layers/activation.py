@@ -14,7 +14,7 @@ from neonlite.layers.buffers import iobuf_shape, num_features, num_steps, plain
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.messages import describe
 from neonlite.optree import Operand
-from neonlite.transforms import Transform
+from neonlite.transforms import Softmax, Transform
 from neonlite.transforms.activation import ACTIVATIONS
 from neonlite.typing import LayerShape
 
@@ -54,6 +54,11 @@ class Activation(Layer):
             integer(f"{self.name}: axis of {self.transform.classnm}", axis, -2, 1)  # outputs have two axes
         self.out_shape = self.in_shape
         return self
+
+    @property
+    def takes_images(self) -> bool:  # type: ignore[override]
+        """Whether the transform is a built-in one of single elements."""
+        return is_builtin(type(self.transform)) and not isinstance(self.transform, Softmax)
 
     def formula(self, x: Tensor) -> Operand:
         """Return ``f(x)``."""
@@ -112,6 +117,8 @@ class Dropout(Layer):
     alternative_arguments = ("dropout",)
     in_place = True
     needs_outputs = False
+
+    takes_images = True
 
     def __init__(self, keep: float | None = None, name: str | None = None, dropout: float | None = None) -> None:
         super().__init__(name)

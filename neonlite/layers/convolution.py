@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
+from neonlite.backend.attributes import has_builtin_method
 from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LayerObject, PoolLayer
 from neonlite.initializers import GlorotUniform
+from neonlite.layers.buffers import LayerOutputs, Operands
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.weights import accumulates
@@ -28,6 +30,7 @@ class ImageLayer(Layer):
     """Base class of layers whose inputs and outputs are images. Subclasses implement ``make_layer_object(N)``."""
 
     needs_outputs = False
+    takes_images = True
     nglayer: Any = None
     axes = "dhw"  # axes of strides and padding
 
@@ -86,6 +89,29 @@ class ImageLayer(Layer):
         C, *sizes = self.input_sizes().values()
         paddings = g.padding[-3:] if isinstance(g, ConvLayer | PoolLayer) else (0, 0, 0)
         return C * math.prod(n + 2 * padding for n, padding in zip(sizes, paddings, strict=True))
+
+    def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
+        images: Any = x
+        if has_builtin_method(type(self), "formula") and images.ndim == 2:
+            images = self.be.reshape(images, (*self.input_dims, images.shape[1]))
+        return super().build_tree(images, training)
+
+    @property
+    def input_dims(self) -> tuple[int, ...]:
+        """The dimensions (C, D, H, W) of the inputs."""
+        return tuple(self.input_sizes().values())
+
+    def in_rank_of(self, x: Operand, z: Operand) -> Operand:
+        """Return images z (K, M, P, Q, N) as they are if x has five axes too, else as columns.
+
+        Parameters
+        ----------
+        x : Tensor or OpTreeNode
+            The argument of ``formula``.
+        z : OpTreeNode
+            Its result, with five axes.
+        """
+        return z if x.ndim > 2 else self.be.reshape(z, (-1, z.shape[-1]))
 
     def input_sizes(self, names: str = "CDHW") -> dict[str, int]:
         """Return the sizes of the inputs by name.
@@ -257,8 +283,8 @@ class Convolution(ConvolutionBase):
     def formula(self, x: Tensor) -> Operand:
         """Return the convolution of the images with W."""
         be, g = self.be, self.nglayer
-        z = be.conv(be.reshape(x, (*g.dimI[:4], -1)), be.reshape(self.W, g.dimF), **self.conv_options())
-        return be.reshape(z, (g.nOut, -1))
+        images = be.reshape(x, (*self.input_dims, x.shape[-1]))
+        return self.in_rank_of(x, be.conv(images, be.reshape(self.W, g.dimF), **self.conv_options()))
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.set_inputs(inputs, inference)
@@ -318,8 +344,10 @@ class Convolution_bias(Convolution):
 
     def formula(self, x: Tensor) -> Operand:
         """Return the convolution of the images with W, plus ``weight_bias``."""
-        channels = self.be.reshape(super().formula(x), (self.nglayer.K, -1))
-        return self.be.reshape(channels + self.weight_bias, (self.nglayer.nOut, -1))
+        be, z = self.be, super().formula(x)
+        if z.ndim > 2:
+            return z + be.reshape(self.weight_bias, (-1, *[1] * (z.ndim - 1)))
+        return be.reshape(be.reshape(z, (self.nglayer.K, -1)) + self.weight_bias, z.shape)
 
 
 class Deconvolution(ConvolutionBase):
@@ -358,8 +386,8 @@ class Deconvolution(ConvolutionBase):
     def formula(self, x: Tensor) -> Operand:
         """Return the transposed convolution of the images with W."""
         be, g = self.be, self.nglayer
-        z = be.deconv(be.reshape(x, (*g.dimO[:4], -1)), be.reshape(self.W, g.dimF), **self.conv_options())
-        return be.reshape(z, (g.sizeI // g.N, -1))
+        images = be.reshape(x, (*self.input_dims, x.shape[-1]))
+        return self.in_rank_of(x, be.deconv(images, be.reshape(self.W, g.dimF), **self.conv_options()))
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.set_inputs(inputs, inference)

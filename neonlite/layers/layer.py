@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.attributes import is_builtin, same_objects
+from neonlite.backend.attributes import has_builtin_method, is_builtin, same_objects
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.lock import defers_interrupt
 from neonlite.backend.planning.assignment import MAX_CACHED_ASSIGNMENTS, CachedAssignment
@@ -112,6 +112,7 @@ class Layer(WeightOwner, DeltaOwner):
 
     needs_base_init = True
     has_params = False
+    takes_images = False  # whether ``formula`` takes images with five axes as well, and returns such
     has_formula = True  # whether ``formula`` reads its argument and parameters only, and no buffers of ``fprop``
     has_backward_plan = False  # whether a container has planned the buffers of bprop
     gradient_reducer: Any = None  # of a container: sums gradients over several processes, during ``Model.fit``
@@ -573,7 +574,7 @@ class Layer(WeightOwner, DeltaOwner):
         return type(self).formula is not Layer.formula and self.has_formula and is_own
 
     def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
-        """Return the outputs as an op-tree of inputs of the layer's shape.
+        """Return the outputs as an op-tree of inputs of the layer's shape. Images may have five axes, (C, D, H, W, N).
 
         Parameters
         ----------
@@ -583,7 +584,10 @@ class Layer(WeightOwner, DeltaOwner):
             As for ``layer(x)``.
         """
         formula: Callable[..., Operand] = self.training_formula if training else self.inference_formula
-        return self._as_operand(formula(x))
+        given: Any = x
+        if not (self.takes_images and has_builtin_method(type(self), "formula")):
+            given = [flat(y) for y in given] if isinstance(given, list | tuple) else flat(given)
+        return self._as_operand(formula(given))
 
     def __call__(self, x: Operands, training: bool = False) -> LayerOutputs:
         """Return the outputs as an op-tree of the inputs and the parameters, for any number of samples N.
@@ -643,7 +647,8 @@ class Layer(WeightOwner, DeltaOwner):
         inputs = [as_columns(self.name, y, shape) for y, shape in zip(operands, shapes, strict=True)]
         given: Any = inputs if isinstance(self.in_shape, list) else inputs[0]
         if self.is_expression:
-            return self.build_tree(given, training)
+            trees = self.build_tree(given, training)
+            return [flat(tree) for tree in trees] if isinstance(trees, list | tuple) else flat(trees)
         if training:
             names = ", ".join(leaf.name for leaf in self.leaves() if not leaf.is_expression)
             raise NotImplementedError(
@@ -825,6 +830,11 @@ class Layer(WeightOwner, DeltaOwner):
             Depth of indentation.
         """
         return f"{'  ' * level}{self}"
+
+
+def flat(x: Operand) -> Operand:
+    """Return images (C, D, H, W, N) as columns (C D H W, N)."""
+    return x if x.ndim == 2 else x.backend.reshape(x, (-1, x.shape[-1]))
 
 
 def as_tensor(x: Any) -> Tensor:

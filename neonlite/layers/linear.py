@@ -117,6 +117,8 @@ class Bias(ParameterLayer):
     in_place = True
     needs_outputs = False
 
+    takes_images = True
+
     def __init__(self, init: InitLike | None = None, name: str | None = None) -> None:
         super().__init__(Constant(0) if init is None else init, name)
 
@@ -129,7 +131,10 @@ class Bias(ParameterLayer):
 
     def formula(self, x: Tensor) -> Operand:
         """Return ``x + b``."""
-        return self.be.reshape(self.be.reshape(x, self.num_channels, -1) + self.W, x.shape)
+        be = self.be
+        if x.ndim > 2:
+            return x + be.reshape(self.W, (-1, *[1] * (x.ndim - 1)))
+        return be.reshape(be.reshape(x, self.num_channels, -1) + self.W, x.shape)
 
     def formula_constants(self) -> tuple[object, ...] | None:
         return (self.W,) if type(self).formula is Bias.formula else None

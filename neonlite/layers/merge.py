@@ -31,7 +31,7 @@ from neonlite.layers.container import (
     flatten_layers,
     layer_list,
 )
-from neonlite.layers.layer import Layer, LayerInput, Terminal
+from neonlite.layers.layer import Layer, LayerInput, Terminal, flat
 from neonlite.optree import Operand
 from neonlite.typing import LayerShape, LayerShapes
 
@@ -145,7 +145,7 @@ class Broadcast(LayerContainer):
         """Return the merged op-trees of the branches."""
         inputs: Any = x
         branches = zip(self.layers, self.branch_inputs(inputs), strict=True)
-        return self.merge_trees([branch.build_tree(y, training) for branch, y in branches])
+        return self.merge_trees([flat(branch.build_tree(y, training)) for branch, y in branches])
 
     def merge_trees(self, trees: list[Operand]) -> Operand:
         """Return the merged outputs as an op-tree.

@@ -114,6 +114,8 @@ class BatchNorm(RunningStatistics, NormalizationBase):
     Ioffe and Szegedy, "Batch normalization", 2015; binary: Courbariaux et al., "Binarized neural networks", 2016.
     """
 
+    takes_images = True
+
     def __init__(
         self,
         rho: float = 0.9,

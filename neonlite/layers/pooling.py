@@ -79,10 +79,10 @@ class Pooling(ImageLayer):
     def formula(self, x: Tensor) -> Operand:
         """Return the maximum, mean or norm of each window."""
         be, g = self.be, self.nglayer
-        images = be.reshape(x, (*g.dimI[:4], -1))
+        images = be.reshape(x, (*self.input_dims, x.shape[-1]))
         padding = [(n, n) for n in g.padding]
         z = be.pool(images, g.JTRS, self.op, g.strides, padding, ceil=be.check_caffe_compat())
-        return be.reshape(z, (g.nOut, -1))
+        return self.in_rank_of(x, z)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.set_inputs(inputs, inference)
@@ -145,8 +145,8 @@ class LRN(ImageLayer):
     def formula(self, x: Tensor) -> Operand:
         """Return ``alpha x denom^-bpower``."""
         be, g = self.be, self.nglayer
-        z = self.alpha * be.lrn(be.reshape(x, (*g.dimI[:4], -1)), g.J, self.ascale, self.bpower)
-        return be.reshape(z, x.shape)
+        images = be.reshape(x, (*self.input_dims, x.shape[-1]))
+        return self.in_rank_of(x, self.alpha * be.lrn(images, g.J, self.ascale, self.bpower))
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.set_inputs(inputs, inference)

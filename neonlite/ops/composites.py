@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from neonlite.typing import AxisLike, Operand
 
 GELU_SCALE, GELU_CUBE = math.sqrt(8 / math.pi), 0.044715
-GELU_LIMIT = 25  # beyond it the logistic function is 0 or 1, and the cube could overflow
+GELU_LIMIT = 25.0  # beyond it the logistic function is 0 or 1, and the cube could overflow
 
 
 # --- softmax ---
@@ -126,7 +126,9 @@ def normalize(be: BackendBase, x: Operand, *, axis: AxisLike = 0, eps: float = 1
     return d / std
 
 
-def grad_normalize(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike, eps: float) -> Gradients:
+def grad_normalize(
+    be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike = 0, eps: float = 1e-5
+) -> Gradients:
     """Return ``(dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``."""
     _, std = deviation(be, x, axis, eps)
     return ((dz - be.mean(dz, axis=axis) - z * be.mean(z * dz, axis=axis)) / std,)

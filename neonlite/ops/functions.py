@@ -241,9 +241,13 @@ def grad_logaddexp(be: BackendBase, dz: Operand, z: Operand, x: Operand, y: Oper
     return dz * be.sig(d), dz * be.sig(-d)
 
 
-def grad_maximum(be: BackendBase, dz: Operand, x: OperandLike, y: OperandLike) -> Gradients:
-    """Pass the gradient to the larger operand; on ties, tensors get half each and a scalar gets all."""
+def grad_maximum(be: BackendBase, dz: Operand, z: Operand, x: OperandLike, y: OperandLike) -> Gradients:
+    """Pass the gradient to the larger operand; on ties, tensors get half each and a scalar gets all.
+
+    Beside a scalar, the result is compared instead of an operand that is computed, which need not be stored then.
+    """
     if isinstance(x, int | float) or isinstance(y, int | float):
+        x, y = (z if hasattr(t, "leaves") else t for t in (x, y))
         return dz * be.greater(x, y), dz * be.greater(y, x)
     tie = be.equal(x, y) * 0.5
     return dz * (be.greater(x, y) + tie), dz * (be.less(x, y) + tie)

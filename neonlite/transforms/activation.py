@@ -8,6 +8,7 @@ from functools import partial
 
 from neonlite.backend.validation import check_number, integer
 from neonlite.messages import describe
+from neonlite.ops import composites
 from neonlite.optree import Operand
 from neonlite.transforms.transform import Transform
 from neonlite.typing import OperandLike
@@ -71,7 +72,7 @@ class Rectlin(Transform):
         return self.slope >= 0
 
     def __call__(self, x: Operand) -> Operand:
-        return self.be.leaky_relu(x, self.slope) if self.slope else self.be.maximum(x, 0)
+        return composites.leaky_relu(self.be, x, slope=self.slope)  # a leaf of the tree, as it may change at each step
 
     def bprop(self, y: Operand) -> OperandLike:
         if not self.has_grad_from_output:
@@ -130,7 +131,7 @@ class Explin(Transform):
         self.alpha = check_number("Explin: alpha", alpha, 0)
 
     def __call__(self, x: Operand) -> Operand:
-        return self.be.elu(x, self.alpha)
+        return composites.elu(self.be, x, alpha=self.alpha)
 
     def bprop(self, y: Operand) -> OperandLike:
         below = self.be.minimum(y, 0) + self.alpha * self.be.less_equal(y, 0)  # for x <= 0, alpha e^x = y + alpha

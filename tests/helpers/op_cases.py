@@ -347,6 +347,7 @@ def along_axes(op: Op) -> Iterator[Case]:
         yield from (Case(op.name, (shape,), {"axis": axis}) for shape, axis in [((0, 3), 1), ((2, 0, 2), (0, 2))])
     if attrs:
         yield Case(op.name, ((5, 3),), {})
+    if "_norm" in op.name:
         yield Case(op.name, ((3, 4), (3, 1)), attrs)
         yield Case(op.name, ((2, 3, 4), (1, 4)), {"axis": (1, 2), **attrs})
 
@@ -389,7 +390,8 @@ def attention(op: Op) -> Iterator[Case]:
             yield Case(op.name, (*operands, np.zeros((1, S), np.int32)), {})
 
 
-MAKERS |= dict.fromkeys(("softmax", "log_softmax", "logsumexp", "cross_entropy", "layer_norm", "rms_norm"), along_axes)
+MAKERS |= dict.fromkeys(("softmax", "log_softmax", "logsumexp", "cross_entropy"), along_axes)
+MAKERS |= dict.fromkeys(("normalize", "layer_norm", "rms_norm"), along_axes)
 MAKERS |= dict.fromkeys(("silu", "gelu", "leaky_relu", "elu", "softplus"), activations)
 MAKERS |= dict.fromkeys(("batch_norm", "group_norm", "instance_norm"), channel_norms)
 MAKERS |= {"masked_softmax": masked_axes, "attention": attention}

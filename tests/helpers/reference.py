@@ -632,6 +632,7 @@ REFERENCE |= {
     "leaky_relu": each(lambda x, slope=0.01: x if x > 0 else slope * x),
     "elu": each(lambda x, alpha=1.0: x if x > 0 else alpha * math.expm1(x)),
     "softplus": each(lambda x: math.log(1 + math.exp(x))),
+    "normalize": within(standardized),
     "layer_norm": lambda x, gamma=None, beta=None, **attrs: scaled(within(standardized)(x, **attrs), gamma, beta),
     "rms_norm": lambda x, gamma=None, eps=1e-5, **attrs: scaled(
         within(lambda xs: [x / math.sqrt(math.fsum(x * x for x in xs) / len(xs) + eps) for x in xs])(x, **attrs), gamma

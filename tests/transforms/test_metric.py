@@ -214,6 +214,11 @@ def test_bleu_of_the_paper_s_first_example():
     assert BLEUScore()(["the the the the the the the"], references, N=1) == pytest.approx(200 / 7, rel=1e-6)
 
 
+def test_bleu_without_the_penalty_ignores_that_a_sentence_is_short():
+    assert BLEUScore()(["a b"], ["a b c d"], N=2) == pytest.approx(100, rel=1e-6)
+    assert BLEUScore()(["a b"], ["a b c d"], N=2, brevity_penalty=True) == pytest.approx(100 * math.exp(-1), rel=1e-6)
+
+
 def test_bleu_accepts_strings_lists_and_either_case():
     score = BLEUScore()
     exact = pytest.approx(100, rel=1e-6)

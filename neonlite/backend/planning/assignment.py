@@ -134,6 +134,8 @@ def make_plan(be: BackendBase, targets: Sequence[Tensor], tree: Any, aliases: An
     try:
         plan = Plan(trees, leaves, [t.info for t in targets], aliases or (), targets_alias(targets))
         plan.run = be._executor.compile(plan)
+        if any(t.shape != info.shape for t, info in zip(targets, plan.targets, strict=True)):
+            plan.run = layout.reshape_targets(plan, be.runtime.reshape)
     except OverflowError as error:
         raise add_error_context(be, error, targets, tree) from None
     be.plan_cache.num_compiled += 1

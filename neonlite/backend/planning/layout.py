@@ -10,7 +10,8 @@ Convolutions are fastest in NHWC: oneDNN on the CPU and cuDNN on the GPU read an
 result in NHWC, and the next layer and elementwise op-trees read it there. Code that reads the memory itself triggers
 one reorder to CHWN. Code reads and writes the values of a tensor by four functions: ``read_chwn``, ``read_nhwc``,
 ``write_chwn`` and ``write_nhwc``, which reorder where necessary. The primitive that writes images chooses their layout
-(``can_write_nhwc``); pooling, batch normalization and op-trees (``common_layout``) follow that of their operands.
+(``can_write_nhwc``), also in op-trees (``Plan.images``); pooling, batch normalization and elementwise op-trees
+(``common_layout``) follow that of their operands.
 
 An NHWC buffer belongs to an allocation, so all views of it share one buffer. It holds one contiguous range of the
 allocation at a time. Memory that is exported to other libraries has none.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from neonlite.backend.lock import create_lock
@@ -347,6 +348,20 @@ def export_array(t: TensorBase) -> NativeArray:
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
+
+
+def reshape_targets(plan: Plan, reshape: Callable[[NativeArray, tuple[int, ...]], NativeArray]) -> Callable[..., None]:
+    """Return the function that runs a plan on the targets in the shapes that it writes."""
+    run, shapes = plan.run, [info.shape for info in plan.targets]
+
+    def run_reshaped(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
+        arrays = [
+            x._replace(array=reshape(x.array, shape)) if isinstance(x, ImageOperand) else reshape(x, shape)
+            for x, shape in zip(targets, shapes, strict=True)
+        ]
+        run(arrays, leaves)
+
+    return run_reshaped
 
 
 def run_in_layout(plan: Plan, targets: Sequence[TensorBase], leaves: Collection[object]) -> None:

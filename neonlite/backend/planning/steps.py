@@ -68,7 +68,7 @@ class StepList:
     leaves : dict or None
         {id: leaf} in the order of the arguments of ``run``; None for the order of appearance.
     targets : sequence of Info
-        The Infos of the targets.
+        The Infos of the targets. A target of a reshape gets the shape of what is reshaped.
     """
 
     def __init__(self, trees: Sequence[OperandLike], leaves: Leaves | None, targets: Sequence[Info]) -> None:
@@ -88,8 +88,11 @@ class StepList:
         for op, attrs, ids, shape, dtype, compute_dtype in write_booleans_as_uint8(instructions):
             value_ids.append(self._add_step(op, dict(attrs), [value(x) for x in ids], shape, dtype, compute_dtype))
         self.outputs: list[int] = []  # the values of the targets
-        for x, info in zip(result_ids, self.targets, strict=True):
-            self.outputs.append(self._make_output(value(x), info))
+        for i, x in enumerate(map(value, result_ids)):
+            source = self._skip_reshapes(x, self.targets[i])
+            if source != x:
+                self.targets[i] = self.targets[i].be.tensor_info(self.shape(source), self.targets[i].dtype)
+            self.outputs.append(self._make_output(source, self.targets[i]))
 
     # --- values ---
 
@@ -290,6 +293,16 @@ class StepList:
         while isinstance(x, int) and (step := self.find_step(x)) and step.op.name == "broadcast":
             x = step.inputs[0]
         return x
+
+    def _skip_reshapes(self, x: int | Constant, target: Info) -> int | Constant:
+        """Return the value that is reshaped to x if the target, reshaped, can get it instead; else x itself."""
+        source = x
+        while isinstance(source, int) and (step := self.find_step(source)) and step.op.name == "reshape":
+            source = step.inputs[0]
+        step = self.find_step(source) if isinstance(source, int) else None
+        is_computed = step is not None and step.kind != "view" and step.dtype == target.dtype
+        fits = target.attrs["contiguous"] and self.shape(x) == target.shape
+        return source if is_computed and fits and source not in self.outputs else x
 
     def _make_output(self, x: int | Constant, target: Info) -> int:
         """Return the value of a target, with its shape and dtype; a cast is added if needed."""

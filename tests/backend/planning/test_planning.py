@@ -361,3 +361,35 @@ def test_the_structure_of_a_deep_tree_does_not_hold_those_below_it(be):
     del tree
     assert top.shape == (2, 2)
     assert count() == before + 1
+
+
+def test_a_reshaped_value_is_written_to_its_target_without_a_copy(be: Backend) -> None:
+    values = np.arange(24.0, dtype=np.float32).reshape(4, 6)
+    x, out = be.array(values), be.empty((2, 12))
+    tree = be.reshape(be.reshape(be.sqrt(x), (3, 8)), out.shape)
+    plan = be.plan(tree, out=out)
+    assert (len(plan.stages), plan.arena_bytes, plan.is_direct) == (1, 0, [True])
+    out[:] = tree
+    np.testing.assert_allclose(out.get(), np.sqrt(values).reshape(2, 12), rtol=1e-6)
+    y = x.reshape((2, 12))
+    y[:] = be.reshape(x.T * 1, (2, 12))  # the target has the memory of an operand
+    np.testing.assert_array_equal(y.get(), values.T.reshape(2, 12))
+    y[:] = be.reshape(2 * x, (2, 12))
+    np.testing.assert_array_equal(x.get(), 2 * values.T.reshape(4, 6))
+
+
+def test_a_reshaped_value_with_another_target_or_a_strided_one_is_copied(be: Backend) -> None:
+    values = np.arange(24.0, dtype=np.float32).reshape(4, 6)
+    x, first, second, strided = be.array(values), be.empty((4, 6)), be.empty((3, 8)), be.zeros((3, 16))
+    tree = x + 1
+    be.assign([first, second], [tree, be.reshape(tree, second.shape)])
+    strided[:, ::2] = be.reshape(x + 2, (3, 8))
+    np.testing.assert_array_equal(first.get(), values + 1)
+    np.testing.assert_array_equal(second.get(), (values + 1).reshape(3, 8))
+    np.testing.assert_array_equal(strided.get()[:, ::2], (values + 2).reshape(3, 8))
+    assert not strided.get()[:, 1::2].any()
+    be.assign([second, first], [be.reshape(tree, second.shape), 2 * tree])
+    np.testing.assert_array_equal(first.get(), 2 * (values + 1))
+    wide = be.empty((2, 3, 8))
+    wide[:] = be.reshape(x + 3, (3, 8))  # it broadcasts
+    np.testing.assert_array_equal(wide.get(), np.stack([(values + 3).reshape(3, 8)] * 2))
