@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import accumulate, pairwise
 from operator import add, attrgetter
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
 from neonlite.backend import base
@@ -27,7 +26,7 @@ from neonlite.ops import OPS, missing_gradient
 from neonlite.ops.functions import widen_half
 from neonlite.ops.shapes import reduction_shape
 from neonlite.optree import Operand, OpTreeNode, copy_node, postorder
-from neonlite.tree_structure import traces, untraced
+from neonlite.tree_structure import untraced
 from neonlite.typing import NumPyArray
 
 if TYPE_CHECKING:
@@ -315,18 +314,20 @@ class Autodiff:
             One gradient for each tensor.
         """
         tensors = [self._as_variable(x) if is_array(x) else x for x in tensors]
-        for x in tensors:
-            self._check_tensor(x)
         cache, key = self._cache, tuple(id(x) for x in tensors)
-        if cache.requested_ids == key and not traces:
-            return list(cache.gradients)
         with untraced() as trace:  # the tree reads the tensors, and not what has been assigned to them since
+            assigned = {} if trace is None else self._assigned_values(tensors, trace)
+            for i, x in enumerate(tensors):
+                if i not in assigned:
+                    self._check_tensor(x)
+            if cache.requested_ids == key and not assigned:
+                return list(cache.gradients)
             trees = self._differentiate(tensors)
-            assigned = {i: node for i, x in enumerate(tensors) if (node := self._assigned_value(x, trace)) is not None}
             if assigned:
                 grads = self.backpropagate({id(node) for node in assigned.values()})
                 for i, node in assigned.items():
                     trees[i] = grads.get(id(node), self.be.zeros(node.shape))
+                return trees
         cache.requested_ids, cache.requested, cache.gradients = key, tensors, trees
         return list(trees)
 
@@ -353,22 +354,18 @@ class Autodiff:
                 f"Autodiff: expected a float tensor, got {describe(x)} with dtype {x.info.dtype}. Create it with "
                 "dtype='float32'."
             )
-        trace = traces.get(get_ident())
-        if (
-            self._cache.allow_unused
-            or id(x.root) in self._cache.leaves_of_root
-            or (self._assigned_value(x, trace) is not None)
-        ):
+        if self._cache.allow_unused or id(x.root) in self._cache.leaves_of_root:
             return
         names = listed(sorted(label(leaf) for leaf in self._cache.leaves.values())) or "no tensor"
         raise ValueError(
             f"Autodiff: expected a tensor of the tree, {names}, got {describe(x)}. allow_unused=True gives zeros."
         )
 
-    def _assigned_value(self, x: Tensor, trace: Any) -> OpTreeNode | None:
-        """Return what a traced function has assigned to a tensor, if the tree reads it instead of the tensor."""
-        value: Any = x if trace is None else trace.read(x)
-        return None if value is x else next((z for z in postorder(self.op_tree, opens=OPENED) if z is value), None)
+    def _assigned_values(self, tensors: Sequence[Tensor], trace: Any) -> dict[int, OpTreeNode]:
+        """Return, by index, what a traced function has assigned to tensors, if the tree reads it instead of them."""
+        nodes = {id(node): node for node in postorder(self.op_tree, opens=OPENED)}
+        values = {i: trace.read(x) for i, x in enumerate(tensors) if isinstance(x, Tensor)}
+        return {i: nodes[id(value)] for i, value in values.items() if id(value) in nodes}
 
     def _mask(self, dx: Operand, dz: Operand, z: OpTreeNode, x: Operand) -> Operand:
         """Return the gradient of an operand of z, with 0 where dz is 0 even if the derivative of z is not finite.

@@ -259,6 +259,7 @@ MODEL = {
 }
 LAYER = {
     "layer(x) or layer.fprop(x)": "apply call forward",
+    "layer(x, training=True)": "eval train",
     "layer.bprop(error)": "backward",
     "layer.configure(shape)": "build",
     "layer.W": "kernel weight",
@@ -458,7 +459,7 @@ BACKEND = {
     "np.{name}('x.txt', x)": "savetxt",
     "np.{name}(precision=4)": "set_printoptions",
     "np.{name}": "e inf nan newaxis pi",
-    "be.compile([out], [tree])": "jit",
+    "nl.jit": "jit",
     "be.plan(tree)": "make_jaxpr",
     "be.cholesky, be.inv, be.solve, be.det; or be.array_api.linalg": "linalg",
     "[p.get() for p in model.layers.parameters]": "tree_map",

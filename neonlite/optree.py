@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from neonlite.backend.base import BackendBase
+    from neonlite.tree_structure import Attrs, Leaves
     from neonlite.visualize import Steps
 
 # a node with more leaves does not store them, which bounds memory: a sum of n tensors has about n^2 / 2 entries. Its

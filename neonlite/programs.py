@@ -12,6 +12,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from operator import methodcaller
 from threading import get_ident
 from types import MethodType
 from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
@@ -33,6 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_PROGRAMS = 64  # of a function
+NO_NAMES = (), ()  # the structure of no named arguments
 
 
 class Argument(Tensor):
@@ -96,7 +98,7 @@ class Trace:
         self.created: dict[int, Any] = {}  # {id of the memory: memory} of the tensors that the function has created
         self.written: dict[int, list[tuple[Tensor, Operand]]] = {}  # {id of the memory: tensors and values}
         self.values: dict[int, tuple[Tensor, Operand]] = {}  # {id of a tensor: it, and the expression that it reads as}
-        self.steps: list[Any] = []  # with ``is_current()`` and ``count()``, for each run
+        self.steps: list[Any] = []  # with ``current_updates()`` and ``count()``, for each run
 
     def read(self, x: Tensor) -> Operand:
         """Return the value of a tensor at this point: the expression assigned to it, or the tensor itself."""
@@ -268,6 +270,7 @@ class Program(Untracked):
         self.be, self.name, self.steps = be, trace.name, trace.steps
         written = trace.assignments()
         self.targets = [t for t, _ in written]
+        self.changes_state = bool(self.targets or self.steps)  # whether a run changes more than its results
         values: list[Any] = [value for _, value in written]
         self.results: list[Any] = []  # the number of an output, or (argument's number,), or an object itself
         self.outputs: list[Info] = []
@@ -281,8 +284,8 @@ class Program(Untracked):
                 values.append(x)
             else:
                 self.results.append(("object", x))
+        self.plan, self.arrays = None, [t.storage for t in self.targets]
         if not values:
-            self.plan = None
             return
         targets = [*self.targets, *(Tensor(None, info) for info in self.outputs)]
         self.tree = values[0] if len(values) == 1 else pair_values(be, targets, values)
@@ -296,21 +299,15 @@ class Program(Untracked):
             for x in operands
         ]
         self.places = [(i, numbers[id(x)]) for i, x in enumerate(self.operands) if id(x) in numbers]
-        self.arrays = [t.storage for t in self.targets]
         self.values = [
             None if type(x) is Argument else x.storage if isinstance(x, Tensor) else x for x in self.operands
         ]
         known = [*self.targets, *(x for x in self.operands if isinstance(x, Tensor) and type(x) is not Argument)]
         self.memories = {id(t.allocation) for t in known}
 
-    @property
-    def changes_state(self) -> bool:
-        """Whether a run writes tensors of the outside, or counts a step of an optimizer."""
-        return bool(self.targets or self.steps)
-
     def is_current(self) -> bool:
         """Return whether the states of optimizers are still those that the function has read."""
-        return all(step.is_current() for step in self.steps)
+        return None not in map(methodcaller("current_updates"), self.steps)
 
     def __call__(self, arguments: Sequence[Tensor]) -> list[Any]:
         """Run the program, and return the results."""
@@ -319,7 +316,10 @@ class Program(Untracked):
             check_open(be)
         for step in self.steps:
             step.count()
-        outputs = [new_tensor(be, be.xp.empty, info) for info in self.outputs]
+        outputs, arrays = [], self.arrays.copy()
+        for info in self.outputs:
+            outputs.append(new_tensor(be, be.xp.empty, info))
+            arrays.append(outputs[-1].storage)
         if plan is not None:
             values = self.values.copy()
             operands: Any = self.operands
@@ -328,7 +328,6 @@ class Program(Untracked):
                 if id(x.allocation) in self.memories:  # it may share memory with a tensor that the program writes
                     x = x.copy()
                 values[i] = x.storage
-            arrays = [*self.arrays, *[x.storage for x in outputs]]
             if plan.int_range_checks or be.memory_tracker.has_layout_caches:
                 operands = self.operands.copy()
                 for i, k in self.places:
@@ -339,9 +338,10 @@ class Program(Untracked):
                     plan.run(arrays, values)
                 except Exception as error:
                     raise add_error_context(be, error, self.targets, self.tree) from error
-        return [
-            x if kind == "object" else arguments[x] if kind == "argument" else outputs[x] for kind, x in self.results
-        ]
+        results = []
+        for kind, x in self.results:
+            results.append(x if kind == "object" else arguments[x] if kind == "argument" else outputs[x])
+        return results
 
     def __repr__(self) -> str:
         return f"program of {self.name}: {self.plan}"
@@ -404,7 +404,8 @@ class Jit(Generic[P, R]):
         if traces and get_ident() in traces:  # a part of another function
             return self.f(*args, **kwargs)
         leaves: list[Any] = []
-        structure = flatten(self._mark_static(args, kwargs) if self.static else (args, kwargs), leaves)
+        given = self._mark_static(args, kwargs) if self.static else (args, kwargs)
+        structure = flatten(given[0], leaves), flatten(given[1], leaves) if given[1] else NO_NAMES
         tensors: list[Tensor] = []
         key: list[Any] = [structure]
         for x in leaves or [None]:
@@ -414,7 +415,8 @@ class Jit(Generic[P, R]):
             tensors.append(x)
             key.append(x.info)
         try:
-            compiled = self.cache.find(tuple(key))
+            structure_key = tuple(key)
+            compiled = self.cache.get(structure_key) or self.cache.find(structure_key)
         except TypeError:
             raise TypeError(
                 f"{self.name}: expected arguments that are tensors, arrays, numbers, or objects that can be hashed, in "
@@ -424,11 +426,12 @@ class Jit(Generic[P, R]):
             results = compiled.program(tensors)
         else:
             with self.lock:
-                compiled = self.cache.find(tuple(key))  # another thread may have compiled it
                 if compiled is None:
-                    compiled = self.cache.add(tuple(key), self._compile(structure, leaves, tensors))
+                    compiled = self.cache.find(structure_key)  # another thread may have compiled it
+                if compiled is None:
+                    compiled = self.cache.add(structure_key, self._compile(structure, leaves, tensors))
                 elif not compiled.program.is_current():
-                    compiled = self.cache[tuple(key)] = self._compile(structure, leaves, tensors)
+                    compiled = self.cache[structure_key] = self._compile(structure, leaves, tensors)
                 results = atomic(compiled.program, tensors)
         if compiled.arrays:
             results = [rewrap(*pair) for pair in zip(compiled.arrays, results, strict=True)]
@@ -481,7 +484,8 @@ class Jit(Generic[P, R]):
                     given.append(x.with_operand(argument) if hasattr(x, "with_operand") else argument)
             else:
                 given.append(x.value if isinstance(x, Static) else x)
-        args, kwargs = unflatten(structure, iter(given))
+        values = iter(given)
+        args, kwargs = (unflatten(part, values) for part in structure)
         trace, thread = Trace(self.name), get_ident()
         traces[thread] = trace
         try:

@@ -9,6 +9,7 @@ The states, and the number of updates t, belong to the parameters: lists of laye
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property, reduce
 from itertools import groupby, islice
@@ -21,7 +22,7 @@ from neonlite.backend.attributes import AttributeSnapshot, can_replay
 from neonlite.backend.batch_size import global_batch_size, require_batch_size
 from neonlite.backend.planning.assignment import CompiledAssignment, write_array
 from neonlite.backend.serialization import constructor_arguments
-from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure, restore_on_failure
+from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
 from neonlite.backend.validation import (
     boolean,
     check_attributes,
@@ -197,6 +198,8 @@ class Optimizer(NervanaObject):
         if not hasattr(self, "learning_rate"):
             raise TypeError(f"{self.classnm}: expected an attribute learning_rate, got none. Set it in __init__.")
         rate = self.schedule.get_learning_rate(self.learning_rate, epoch)
+        if type(rate) is float and 0 <= rate < math.inf:
+            return rate
         label = f"{self.classnm}: the learning rate of {type(self.schedule).__name__}, epoch={epoch}"
         return float(check_number(label, rate, 0))
 
@@ -488,7 +491,7 @@ class Step:
         # each parameter, the index of its number of updates, and its states
         self.members = [(w, distinct.index(u), tuple(w.states or ())) for w, u in zip(parameters, updates, strict=True)]
         self.counts = [t for _, t in distinct]  # when the expressions are built
-        self.scalars: list[dict[str, Any]] = self._scalars(distinct)
+        self.scalars: list[dict[str, Any]] = [optimizer._get_scalars_at(t, epoch) for _, t in distinct]
         self.table_values: list[float] | None = None  # None: unknown
         self.table: Tensor | None = None
         if can_replay(optimizer):
@@ -498,7 +501,7 @@ class Step:
             rows = iter([table[n : n + 1] for n in range(len(table))])
             self.scalars = [{name: next(rows) for name in named} for named in self.scalars]
 
-    def _updates(self) -> list[tuple[str, int]] | None:
+    def current_updates(self) -> list[tuple[str, int]] | None:
         """Return (kind, t) of each group of parameters; None if they or the states are not those of the expressions."""
         updates: list[Any] = [None] * len(self.scalars)
         for w, k, states in self.members:
@@ -509,29 +512,28 @@ class Step:
                 return None
         return updates
 
-    def _scalars(self, updates: Sequence[tuple[str, int]]) -> list[dict[str, float]]:
-        """Return the scalars of each group after its number of updates."""
-        return [self.optimizer._get_scalars_at(t, self.epoch) for _, t in updates]
-
-    def is_current(self) -> bool:
-        """Return whether the parameters have the states that the expressions read, and equal numbers of updates."""
-        return self._updates() is not None
-
     def count(self) -> None:
         """Write the scalars of the next update, and count it."""
-        updates: Any = self._updates()
-        on_failure(restore_updates, [(w, w.updates, w.states) for w, _, _ in self.members])
-        restore_on_failure(self.optimizer, "t")
-        values = [x for named in self._scalars(updates) for x in named.values()]
+        updates: Any = self.current_updates()
+        on_failure(self._restore, self.optimizer.t, updates)
+        values: list[float] = []
+        after = []
+        for kind, t in updates:
+            self.optimizer.t = t
+            values += self.optimizer.get_scalars(self.epoch).values()
+            after.append((kind, t + 1))
         if self.table is not None and values != self.table_values:
             self.table_values = None
             self.host_table[:, 0] = values
             write_array(self.be, self.table, self.host_table)
             self.table_values = values
-        updates = [(kind, t + 1) for kind, t in updates]
+        self._restore(max(after)[1], after)
+
+    def _restore(self, t: int, updates: Sequence[tuple[str, int]]) -> None:
+        """Set the numbers of updates of the optimizer and of each group of parameters."""
+        self.optimizer.t = t
         for w, k, _ in self.members:
             w.updates = updates[k]
-        self.optimizer.t = max([t for _, t in updates])
 
     def assign(self) -> None:
         """Assign the new parameters and states."""

@@ -457,3 +457,22 @@ def test_a_custom_training_loop_has_the_weights_of_fprop_bprop_and_optimize(be64
     for other in results[1:]:
         for p, q in zip(results[0], other, strict=True):
             close(p, q)
+
+
+@every_case
+def test_the_first_call_may_be_in_a_compiled_function(be64, rng, name):
+    make, shape = CASES[name]
+    layer, other = make(), make()
+    layer.configure(shape)
+    other.configure(shape)
+    x = tensors(be64, data(rng, shape, N))
+    f = nl.jit(lambda x: (listed(layer(x, training=True)), listed(layer(x))))
+    be64.rng_reset()
+    training, inference = f(x)
+    be64.rng_reset()
+    for y, expected in zip(training, listed(other(x, training=True)), strict=True):
+        close(y.get(), expected.get())
+    for y, expected in zip(inference, listed(other(x)), strict=True):
+        close(y.get(), expected.get())
+    for y, expected in zip(f(x)[1], listed(layer(x)), strict=True):  # its tensors are not those of the traced call
+        close(y.get(), expected.get())

@@ -120,9 +120,9 @@ class CudaExecutor:
         if not is_check_synchronous():  # errors are raised at the next synchronization
             plan.raising_values = [v for v in plan.raising_values if not is_gather(plan, plan.step_of(v))]
             plan.set_stages(plan.stages)
-        plan.primitives = find_primitives(self.primitives, plan)
         fuse_gemm_sums(plan)
         fuse_row_stages(plan)
+        plan.primitives = find_primitives(self.primitives, plan)
         xp, views = self.runtime.xp, {v: step for v, step in plan.numbered_steps if step.kind == "view"}
         stages = []
         for stage in plan.stages:

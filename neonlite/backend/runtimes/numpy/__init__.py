@@ -65,13 +65,20 @@ class MultiStageRunner:
     def run(self, targets: Sequence[Array], leaves: Sequence[NativeArray]) -> None:
         """Compute all values, then copy those that could not be written to their targets directly."""
         env = dict(enumerate(leaves))
-        env.update(self.executor.cached_views(self, self._make_views))
+        views, registers = self.executor.cached_views(self, self._make_views)
+        env.update(views)
         for i, v in self.direct:
             env[v] = targets[i]
         state = ignore_fp_errors()
         try:
             for stage in self.stages:
-                stage.run(env, self.get_value)
+                if stage in registers:  # what stage.run does in this case, without its call
+                    for v in stage.views:  # type: ignore[union-attr]
+                        if v not in env:
+                            self.get_value(v, env)
+                    stage.function(*map(env.__getitem__, stage.arguments), *registers[stage])  # type: ignore
+                else:
+                    stage.run(env, self.get_value)
             for i, v in self.copied:
                 targets[i][...] = env[v]
         finally:
@@ -84,15 +91,17 @@ class MultiStageRunner:
             env[v] = step.op.run(np, self.get_value(step.inputs[0], env), **step.attrs)  # type: ignore[arg-type]
         return env[v]
 
-    def _make_views(self) -> dict[int, NativeArray]:
-        """Return the temporaries in the arena of this thread, and their views."""
-        plan, env = self.plan, {}
+    def _make_views(self) -> tuple[dict[int, NativeArray], dict[object, list[Array]]]:
+        """Return the temporaries in the arena of this thread and their views, and the registers of one-call stages."""
+        plan: Plan = self.plan
+        env: dict[int, NativeArray] = {}
         arena = self.executor.arena(plan.required_arena_bytes())
         for v, start in plan.offsets.items():
             env[v] = ArenaSlot(start, plan.step_of(v).shape, plan.step_of(v).dtype).view(arena)
         for v in self.arena_views:
             self.get_value(v, env)
-        return env
+        fused = (stage for stage in self.stages if isinstance(stage, FusedStage) and stage.is_one_call)
+        return env, {stage: stage.single_worker_registers() for stage in fused}
 
 
 class CallStage:
@@ -127,7 +136,10 @@ class CallStage:
             out[...] = reference.evaluate_step(step, {x: get_value(x, env) for x in step.inputs if isinstance(x, int)})
             return
         buffers = [self.executor.cached_views(self, self._make_views)] if self.buffer_slots else []
-        self.function(*[get_value(x, env) for x in step.inputs], out, *buffers, **step.attrs)  # type: ignore[arg-type]
+        operands = []
+        for x in step.inputs:
+            operands.append(env[x] if x in env else get_value(x, env))  # type: ignore[arg-type]
+        self.function(*operands, out, *buffers, **step.attrs)
 
     def _make_views(self) -> list[Array]:
         """Return its buffers in the arena of this thread."""

@@ -351,13 +351,15 @@ class FusedStage:
     def is_whole_plan(self) -> bool:
         """Whether one function call computes the plan: operands are small leaves, targets are written directly."""
         plan, results = self.plan, [*self.outputs, *self.reductions]
-        return not (
-            self.is_tiled or self.drops_axes or plan.temporaries or sorted(results) != sorted(plan.outputs)
-        ) and all(x < len(plan.leaves) for x in self.inputs)
+        return (
+            not (plan.temporaries or sorted(results) != sorted(plan.outputs))
+            and self.is_one_call
+            and all(x < len(plan.leaves) for x in self.inputs)
+        )
 
     def make_runner(self) -> Runner:
         """Return the runner of a plan that consists of this stage."""
-        function, cached_views, create = self.function, self.executor.cached_views, self._single_worker_registers
+        function, cached_views, create = self.function, self.executor.cached_views, self.single_worker_registers
         inputs, target_indices = self.inputs, [self.plan.outputs.index(v) for v in (*self.outputs, *self.reductions)]
         in_order = inputs == list(range(len(self.plan.leaves))) and target_indices == sorted(target_indices)
 
@@ -380,7 +382,13 @@ class FusedStage:
 
         return run if in_order and not self.registers else run_with_registers
 
-    def _single_worker_registers(self) -> list[Array]:
+    @property
+    def is_one_call(self) -> bool:
+        """Whether a run is one call of the function with the arrays as they are."""
+        return not (self.is_tiled or self.drops_axes)
+
+    def single_worker_registers(self) -> list[Array]:
+        """Return the registers of a stage that runs in one thread."""
         return self._make_views(1)[1][0]
 
     def run(self, env: dict[int, Array], get_value: GetValue) -> None:
@@ -388,14 +396,14 @@ class FusedStage:
         for v in self.views:
             if v not in env:
                 get_value(v, env)
-        arrays = [env[v] for v in self.arguments]
+        arrays = list(map(env.__getitem__, self.arguments))
         if self.drops_axes:  # the function writes results with keepdims
             for n, v in enumerate(self.reductions, len(arrays) - len(self.reductions)):
                 arrays[n] = arrays[n].reshape(reduction_shape(self.domain, axis=self._axes(v)))
         if self.is_tiled:
             self._run_tiled(arrays)
         elif self.registers:
-            self.function(*arrays, *self.executor.cached_views(self, self._single_worker_registers))
+            self.function(*arrays, *self.executor.cached_views(self, self.single_worker_registers))
         else:
             self.function(*arrays)
 
