@@ -567,17 +567,15 @@ def create_composite(
     numbers = [x for x in (leaves or NO_LEAVES).values() if is_number(x)]
     known = None if leaves is None else structures.get((op, key))
     if known is not None and known[1].isdisjoint(numbers):
-        node.leaves = unite_leaves(leaves, known[2])
-        if node.leaves is not None:
-            node.info = known[0]
-            return node
+        node.info, node.leaves = known[0], leaves | known[2]
+        return node
     node._opened = opened = evaluate_formula(op, (a, b), attrs, be)
     node.info, node.leaves = composite_info(op, opened.info, attrs, b), unite_leaves(leaves, opened.leaves)
     if leaves is not None and node.leaves is not None and opened.leaves is not None:
         index = {leaf_id: i for i, leaf_id in enumerate(node.leaves)}
         used = tuple([index[leaf_id] for leaf_id in opened.leaves])
         node.info = structures.add((*key, opened.info, used), node.info)
-        if op in OP_TABLE and known is None and not is_number(a) and not is_number(b):
+        if op in OP_TABLE and known is None:
             marks = {id(x): type(x)(2**60 + i) for i, x in enumerate(numbers)}  # other numbers, which no formula has
             marked = evaluate_formula(op, (replace_leaves(a, marks), replace_leaves(b, marks)), attrs, be)
             others = {*leaves, *map(id, marks.values())} - marks.keys()
