@@ -577,7 +577,8 @@ def create_composite(
         node.info = structures.add((*key, opened.info, used), node.info)
         if op in OP_TABLE and known is None:
             marks = {id(x): type(x)(2**60 + i) for i, x in enumerate(numbers)}  # other numbers, which no formula has
-            marked = evaluate_formula(op, (replace_leaves(a, marks), replace_leaves(b, marks)), attrs, be)
+            operands = replace_leaves(a, marks), replace_leaves(b, marks)
+            marked = evaluate_formula(op, operands, attrs, be) if marks else opened
             others = {*leaves, *map(id, marks.values())} - marks.keys()
             added = {leaf_id: x for leaf_id, x in marked.leaves.items() if leaf_id not in others}
             if all(map(is_number, added.values())) and not {*added.values()} & {*numbers}:
