@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+import signal
 import threading
 from typing import NamedTuple
 
@@ -513,6 +514,42 @@ def test_without_memory_for_a_result_nothing_is_written(cpu, monkeypatch):
         f(x)
     monkeypatch.undo()
     assert (w.get(), w.updates, optimizer.t) == before
+
+
+def test_ctrl_c_in_a_step_is_raised_after_the_step(cpu):
+    w, optimizer, x = cpu.ones((1, 1)), GradientDescentMomentum(1.0, 0.5), cpu.ones((1, 1))
+    f = nl.jit(lambda x: optimizer.step([w], [x]))
+    f(x)
+    plan = f.programs[0][1].plan
+    run = plan.run
+
+    def interrupted(targets, values):
+        signal.raise_signal(signal.SIGINT)
+        run(targets, values)
+
+    plan.run = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        f(x)
+    plan.run = run
+    assert w.updates[1] == optimizer.t == 2
+    assert w.get() == 1 - 1 - 1.5
+
+
+def test_an_argument_that_shares_memory_is_copied_for_images_in_other_layouts_too(cpu, rng):
+    images, filters = rng.normal(size=(2, 5, 5, 4)), cpu.array(rng.normal(size=(2, 3, 3, 2)))
+    w = cpu.array(images)
+
+    @nl.jit
+    def f(x, y):
+        w[:] = cpu.conv(x, filters, padding=1)
+        return y * 2
+
+    expected = cpu.conv(cpu.array(images), filters, padding=1).get()
+    np.testing.assert_allclose(f(w, w).get(), images * 2, rtol=1e-5)
+    np.testing.assert_allclose(w.get(), expected, rtol=1e-4, atol=1e-5)
+    again = cpu.conv(cpu.array(expected), filters, padding=1).get()
+    np.testing.assert_allclose(f(w, w).get(), expected * 2, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(w.get(), again, rtol=1e-3, atol=1e-4)
 
 
 def test_a_function_is_compiled_again_on_another_backend(be):
