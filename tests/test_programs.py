@@ -7,6 +7,7 @@ import functools
 import pickle
 import signal
 import threading
+import time
 from typing import NamedTuple
 
 import numpy as np
@@ -323,9 +324,12 @@ def test_an_array_reads_what_the_function_has_assigned_to_its_tensor(be):
     @nl.jit
     def f():
         t[:] = t + 1
-        return a * 2
+        return a * 2, be.square(a)
 
-    assert [f().tolist() for _ in range(2)] == [[[4, 6]], [[6, 8]]]
+    for n in (1, 2):
+        double, square = f()
+        assert double.tolist() == [[2 * (1 + n), 2 * (2 + n)]]
+        assert square.get().tolist() == [[(1 + n) ** 2, (2 + n) ** 2]]
 
 
 def test_static_arguments_are_a_part_of_the_structure(be):
@@ -425,7 +429,18 @@ def test_threads_share_a_function_and_no_step_is_lost(cpu):
         w[:] = w + x
         return x * 2
 
-    results = []
+    f(cpu.zeros((1, 1)))
+    plan, results, running = f.programs[0][1].plan, [], []
+    run = plan.run
+
+    def run_alone(targets, values):
+        running.append(None)
+        time.sleep(0.0002)
+        assert len(running) == 1
+        run(targets, values)
+        running.pop()
+
+    plan.run = run_alone
 
     def work(n):
         results.extend(float(f(cpu.array([[float(n)]])).get()) for _ in range(50))
