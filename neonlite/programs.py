@@ -24,7 +24,7 @@ from neonlite.backend.creation import new_tensor
 from neonlite.backend.lock import create_lock
 from neonlite.backend.planning.assignment import add_error_context, as_operand, find_plan, pair_values, run_plan
 from neonlite.backend.tensor import Tensor, overlap, parse_index
-from neonlite.backend.transaction import atomic
+from neonlite.backend.transaction import atomic, begin_last_write
 from neonlite.backend.validation import check_open, function
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
@@ -302,8 +302,7 @@ class Program(Untracked):
         self.values = [
             None if type(x) is Argument else x.storage if isinstance(x, Tensor) else x for x in self.operands
         ]
-        known = [*self.targets, *(x for x in self.operands if isinstance(x, Tensor) and type(x) is not Argument)]
-        self.memories = {id(t.allocation) for t in known}
+        self.memories = {id(t.allocation) for t in self.targets}
 
     def is_current(self) -> bool:
         """Return whether the states of optimizers are still those that the function has read."""
@@ -322,16 +321,15 @@ class Program(Untracked):
             arrays.append(outputs[-1].storage)
         if plan is not None:
             values = self.values.copy()
-            operands: Any = self.operands
+            operands = self.operands.copy()
             for i, k in self.places:
                 x = arguments[k]
                 if id(x.allocation) in self.memories:  # it may share memory with a tensor that the program writes
                     x = x.copy()
                 values[i] = x.storage
+                operands[i] = x
+            begin_last_write(self)
             if plan.int_range_checks or be.memory_tracker.has_layout_caches:
-                operands = self.operands.copy()
-                for i, k in self.places:
-                    operands[i] = arguments[k]
                 run_plan(be, plan, [*self.targets, *outputs], operands, arrays, values, self.tree)
             else:
                 try:
@@ -432,7 +430,7 @@ class Jit(Generic[P, R]):
                     compiled = self.cache.add(structure_key, self._compile(structure, leaves, tensors))
                 elif not compiled.program.is_current():
                     compiled = self.cache[structure_key] = self._compile(structure, leaves, tensors)
-                results = atomic(compiled.program, tensors)
+                results = atomic(compiled.program, tensors, last=compiled.program)
         if compiled.arrays:
             results = [rewrap(*pair) for pair in zip(compiled.arrays, results, strict=True)]
         result: Any = results[0] if compiled.structure is None else unflatten(compiled.structure, iter(results))

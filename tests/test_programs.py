@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+import signal
 import threading
+import time
 from typing import NamedTuple
 
 import numpy as np
@@ -322,9 +324,12 @@ def test_an_array_reads_what_the_function_has_assigned_to_its_tensor(be):
     @nl.jit
     def f():
         t[:] = t + 1
-        return a * 2
+        return a * 2, be.square(a)
 
-    assert [f().tolist() for _ in range(2)] == [[[4, 6]], [[6, 8]]]
+    for n in (1, 2):
+        double, square = f()
+        assert double.tolist() == [[2 * (1 + n), 2 * (2 + n)]]
+        assert square.get().tolist() == [[(1 + n) ** 2, (2 + n) ** 2]]
 
 
 def test_static_arguments_are_a_part_of_the_structure(be):
@@ -424,7 +429,18 @@ def test_threads_share_a_function_and_no_step_is_lost(cpu):
         w[:] = w + x
         return x * 2
 
-    results = []
+    f(cpu.zeros((1, 1)))
+    plan, results, running = f.programs[0][1].plan, [], []
+    run = plan.run
+
+    def run_alone(targets, values):
+        running.append(None)
+        time.sleep(0.0002)
+        assert len(running) == 1
+        run(targets, values)
+        running.pop()
+
+    plan.run = run_alone
 
     def work(n):
         results.extend(float(f(cpu.array([[float(n)]])).get()) for _ in range(50))
@@ -513,6 +529,42 @@ def test_without_memory_for_a_result_nothing_is_written(cpu, monkeypatch):
         f(x)
     monkeypatch.undo()
     assert (w.get(), w.updates, optimizer.t) == before
+
+
+def test_ctrl_c_in_a_step_is_raised_after_the_step(cpu):
+    w, optimizer, x = cpu.ones((1, 1)), GradientDescentMomentum(1.0, 0.5), cpu.ones((1, 1))
+    f = nl.jit(lambda x: optimizer.step([w], [x]))
+    f(x)
+    plan = f.programs[0][1].plan
+    run = plan.run
+
+    def interrupted(targets, values):
+        signal.raise_signal(signal.SIGINT)
+        run(targets, values)
+
+    plan.run = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        f(x)
+    plan.run = run
+    assert w.updates[1] == optimizer.t == 2
+    assert w.get() == 1 - 1 - 1.5
+
+
+def test_an_argument_that_shares_memory_is_copied_for_images_in_other_layouts_too(cpu, rng):
+    images, filters = rng.normal(size=(2, 5, 5, 4)), cpu.array(rng.normal(size=(2, 3, 3, 2)))
+    w = cpu.array(images)
+
+    @nl.jit
+    def f(x, y):
+        w[:] = cpu.conv(x, filters, padding=1)
+        return y * 2
+
+    expected = cpu.conv(cpu.array(images), filters, padding=1).get()
+    np.testing.assert_allclose(f(w, w).get(), images * 2, rtol=1e-5)
+    np.testing.assert_allclose(w.get(), expected, rtol=1e-4, atol=1e-5)
+    again = cpu.conv(cpu.array(expected), filters, padding=1).get()
+    np.testing.assert_allclose(f(w, w).get(), expected * 2, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(w.get(), again, rtol=1e-3, atol=1e-4)
 
 
 def test_a_function_is_compiled_again_on_another_backend(be):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # what signal calls, without enums: five times as fast
 import functools
 import os
 import signal
@@ -164,10 +165,10 @@ class DeferredInterrupt:
 
     def __enter__(self) -> DeferredInterrupt:
         self.pending_signal = None
-        if active_interrupt() is None and threading.current_thread() is threading.main_thread():
+        if Active.interrupt is None and threading.current_thread() is threading.main_thread():
             for number in ENDING if self.is_training else (signal.SIGINT,):
-                if signal.getsignal(number) == ENDING[number]:
-                    self.previous_handlers[number] = signal.signal(number, self.handle_signal)
+                if _signal.getsignal(number) == ENDING[number]:
+                    self.previous_handlers[number] = _signal.signal(number, self.handle_signal)
             if signal.SIGINT in self.previous_handlers:
                 Active.interrupt = self
         return self
@@ -208,9 +209,9 @@ class DeferredInterrupt:
         if Active.interrupt is self:
             Active.interrupt = None
         while self.previous_handlers:
-            signal.signal(*self.previous_handlers.popitem())
+            _signal.signal(*self.previous_handlers.popitem())
         self.is_agreed = True
-        if error is None:
+        if error is None and self.pending_signal is not None:
             self.raise_if_pending()
         if self.pending_signal not in (None, signal.SIGINT) and isinstance(
             error, Exception

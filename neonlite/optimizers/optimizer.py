@@ -245,7 +245,12 @@ class Optimizer(NervanaObject):
         if parameters := get_param_list(layer_list):
             atomic(self._step, parameters, check_number(f"{self.classnm}: the epoch", epoch), last=self)
 
-    def step(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float = 0) -> None:
+    def step(
+        self,
+        parameters: Sequence[Tensor] | None = None,
+        gradients: Sequence[Operand] | None = None,
+        epoch: float = 0,
+    ) -> None:
         """Update parameters by gradients, all in one assignment: for training loops with op-trees, also in ``jit``.
 
         The gradients are not divided by the batch size, unlike in ``optimize``. The states of a parameter are its
@@ -262,6 +267,8 @@ class Optimizer(NervanaObject):
 
         Raises
         ------
+        TypeError
+            Without parameters or gradients.
         ValueError
             If the numbers or shapes of parameters and gradients differ.
 
@@ -279,6 +286,11 @@ class Optimizer(NervanaObject):
         >>> [float(step().get()) for _ in range(3)]
         [16.0, 10.24..., 6.55...]
         """
+        if parameters is None or gradients is None:  # as in PyTorch
+            raise TypeError(
+                f"{self.classnm}.step: expected parameters and their gradients, got none. Use "
+                "optimizer.step(net.parameters, gradients), or optimizer.optimize(model.layers_to_optimize, epoch=0)."
+            )
         if type(self).update_rule is Optimizer.update_rule:
             raise TypeError(
                 f"{self.classnm}.step: expected an optimizer with an update_rule, got one that updates layers by other "
@@ -286,7 +298,8 @@ class Optimizer(NervanaObject):
             )
         check_gradients(self.classnm, parameters, gradients)
         if parameters:
-            atomic(self._step_by, parameters, gradients, check_number(f"{self.classnm}: the epoch", epoch))
+            epoch = check_number(f"{self.classnm}: the epoch", epoch)
+            atomic(self._step_by, parameters, gradients, epoch, last=self)
 
     def _step_by(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> None:
         """Update parameters by gradients; in a function that is traced, record it for each run."""
@@ -550,6 +563,7 @@ class Step:
             targets += [w, *states]
             values += optimizer._update(be, w, g, states, self.scalars[k])
         optimizer.t = t
+        begin_last_write(optimizer)
         be.assign(targets, values)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -25,8 +26,11 @@ from neonlite.backend.runtimes.numpy.stages import ArenaSlot, FusedStage, GetVal
 from neonlite.backend.runtimes.numpy.templates import CALL_BUFFERS, CALL_FUNCTIONS
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.thread_pool import get_num_threads
+from neonlite.ops import OPS
 from neonlite.typing import NativeArray, NumPyArray
 from neonlite.typing import NumPyArray as Array
+
+TRANSPOSE = OPS["transpose"]
 
 
 class BlockedExecutor(StageExecutor):
@@ -87,8 +91,11 @@ class MultiStageRunner:
     def get_value(self, v: int, env: dict[int, NativeArray]) -> NativeArray:
         """Return a value. A view is created when first read, after its base was computed."""
         if v not in env:
-            step = self.views[v]
-            env[v] = step.op.run(np, self.get_value(step.inputs[0], env), **step.attrs)  # type: ignore[arg-type]
+            step: Any = self.views[v]
+            base = step.inputs[0]
+            x = env[base] if base in env else self.get_value(base, env)
+            # NumPy's own function calls three others in Python
+            env[v] = x.transpose(step.attrs["axes"]) if step.op is TRANSPOSE else step.op.run(np, x, **step.attrs)
         return env[v]
 
     def _make_views(self) -> tuple[dict[int, NativeArray], dict[object, list[Array]]]:
