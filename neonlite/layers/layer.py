@@ -589,7 +589,7 @@ class Layer(WeightOwner, DeltaOwner):
             given = [flat(y) for y in given] if isinstance(given, list | tuple) else flat(given)
         return self._as_operand(formula(given))
 
-    def __call__(self, x: Operands, training: bool = False) -> LayerOutputs:
+    def __call__(self, x: Operands, training: bool = False) -> OpTreeNode | Any:
         """Return the outputs as an op-tree of the inputs and the parameters, for any number of samples N.
 
         The op-tree can be printed, drawn, evaluated (``.get()``) and differentiated, with respect to ``parameters`` and
