@@ -558,16 +558,16 @@ def create_composite(
 ) -> OpTreeNode:
     """Return the node of a composite op. Its leaves are those of its operands, and those of its formula.
 
-    The formula is evaluated for a new structure only, if it is one of the table and adds nothing but numbers. Operands
-    must not have numbers then, as these may equal those of the formula, and be one leaf with them.
+    For a known structure, the formula is evaluated when it is needed, if it is one of the table and adds nothing but
+    numbers, and if none of these is one of the operands, as both would be one leaf.
     """
     node: OpTreeNode = _new(OpTreeNode)
     node.left, node.right = a, b
     structures = (be or backend_of(a, b)).structures
+    numbers = [x for x in (leaves or NO_LEAVES).values() if is_number(x)]
     known = None if leaves is None else structures.get((op, key))
-    if known is not None:
-        node.info, added = known
-        node.leaves = leaves | added
+    if known is not None and known[1].isdisjoint(numbers):
+        node.info, node.leaves = known[0], leaves | known[2]
         return node
     node._opened = opened = evaluate_formula(op, (a, b), attrs, be)
     node.info, node.leaves = composite_info(op, opened.info, attrs, b), unite_leaves(leaves, opened.leaves)
@@ -575,9 +575,14 @@ def create_composite(
         index = {leaf_id: i for i, leaf_id in enumerate(node.leaves)}
         used = tuple([index[leaf_id] for leaf_id in opened.leaves])
         node.info = structures.add((*key, opened.info, used), node.info)
-        added = {leaf_id: x for leaf_id, x in opened.leaves.items() if leaf_id not in leaves}
-        if op in OP_TABLE and not any(map(is_number, leaves.values())) and all(map(is_number, added.values())):
-            structures.add((op, key), (node.info, added))
+        if op in OP_TABLE and known is None:
+            marks = {id(x): type(x)(2**60 + i) for i, x in enumerate(numbers)}  # other numbers, which no formula has
+            operands = replace_leaves(a, marks), replace_leaves(b, marks)
+            marked = evaluate_formula(op, operands, attrs, be) if marks else opened
+            others = {*leaves, *map(id, marks.values())} - marks.keys()
+            added = {leaf_id: x for leaf_id, x in marked.leaves.items() if leaf_id not in others}
+            if all(map(is_number, added.values())) and not {*added.values()} & {*numbers}:
+                structures.add((op, key), (node.info, frozenset(added.values()), added))
     return node
 
 
@@ -591,13 +596,21 @@ def share_numbers(tree: OpTreeNode, leaves: Leaves | None) -> OpTreeNode:
     if leaves is None or tree.leaves is None or tree.leaves.keys() <= leaves.keys():
         return tree
     numbers = {repr(x): x for x in leaves.values() if is_number(x)}
-    shared = {key: numbers[repr(x)] for key, x in tree.leaves.items() if key not in leaves}
+    return replace_leaves(tree, {key: numbers[repr(x)] for key, x in tree.leaves.items() if key not in leaves})
+
+
+def replace_leaves(tree: Any, new: Leaves) -> Any:
+    """Return a tree of the same structure over other leaves, {id of a leaf: the new one}."""
+    if not isinstance(tree, OpTreeNode):
+        return tree
+    built = dict(new)
     for node in postorder(tree):
-        copied: OpTreeNode = _new(OpTreeNode)
-        copied.info, copied.left, copied.right = node.info, *(shared.get(id(x), x) for x in (node.left, node.right))
-        copied.leaves = {id(y): y for y in (shared.get(key, x) for key, x in node.leaves.items())}
-        shared[id(node)] = copied if node.leaves.keys() & shared.keys() else node
-    return shared[id(tree)]
+        built[id(node)] = node
+        if not new.keys().isdisjoint(node.leaves):
+            built[id(node)] = copied = _new(OpTreeNode)
+            copied.info, copied.left, copied.right = node.info, *(built.get(id(x), x) for x in (node.left, node.right))
+            copied.leaves = {id(y): y for y in (new.get(key, x) for key, x in node.leaves.items())}
+    return built[id(tree)]
 
 
 def copy_node(z: OpTreeNode) -> OpTreeNode:

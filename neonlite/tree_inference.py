@@ -176,6 +176,8 @@ def evaluate_formula(op: Op, operands: tuple[Any, ...], attrs: Attrs, be: Any) -
     operands = flatten_pairs(*operands)
     try:
         be = be or backend_of(*operands)
+        if op.arity >= 0 and len(operands) != op.arity:
+            raise TypeError(f"expected {op.arity} operands, got {len(operands)}")
         cast, dtype = cast_for_formula(op, operands, be)
         opened: Any = op.formula(be, *cast, **dict(attrs))  # type: ignore[misc]
         if info_of(opened) is None:

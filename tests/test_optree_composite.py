@@ -181,6 +181,14 @@ def test_random_trees_have_the_values_and_gradients_of_their_formulas(
             np.testing.assert_allclose(a, b, 1e-6, 1e-8)
 
 
+def test_a_number_may_be_an_operand(be: Backend, x: Any) -> None:
+    for n in (1e-5, 2.5, 25.0, 0.044715):
+        z = be.log_softmax(x).get()
+        close(be.build("cross_entropy", x, n) * 2, np.reshape(-2 * n * z.sum(axis=0).mean(), (1, 1)))
+        close(be.gelu(n) + x * 0, be.gelu(be.array([[n]])).get() + 0 * z)
+        close(be.build("layer_norm", x, n) + 1, be.layer_norm(x).get() * n + 1)
+
+
 def test_composite_ops_may_share_leaves_in_any_order(be: Backend, x: Any) -> None:
     y = be.array(2 * x.get()[:, ::-1], name="y")
     trees = [be.cross_entropy(x, y) - be.cross_entropy(y, x), be.layer_norm(x, y) * be.layer_norm(y, x)]

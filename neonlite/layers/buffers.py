@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.optree import Operand
+from neonlite.optree import Operand, OpTreeNode
 from neonlite.typing import DTypeLike, LayerShape
 
 Tensors = Tensor | list[Tensor] | tuple[Tensor, ...]  # the inputs or outputs of a layer: one tensor, or several
 # The outputs: one tensor, or a list or tuple of several (Any, because few networks have several)
 LayerOutputs = Tensor | Any
-Operands = Operand | Sequence[Operand]  # inputs of a layer: tensors or op-trees
+Operands = Operand | Sequence[Operand]  # inputs of a layer as an expression: tensors or op-trees
+Trees = OpTreeNode | Any  # its outputs: an op-tree, or a list of several (Any, because few networks have several)
 Deltas: TypeAlias = "Tensor | list[Deltas] | None"  # the gradients with respect to them; None: not computed
 
 

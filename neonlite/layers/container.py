@@ -13,7 +13,16 @@ from neonlite.backend import Tensor
 from neonlite.backend.attributes import has_builtin_method, is_builtin
 from neonlite.backend.base import Untracked
 from neonlite.backend.validation import check_constructor, check_signature, checks_arguments
-from neonlite.layers.buffers import DeltaPlanner, Deltas, LayerOutputs, Operands, PlannedGradient, Tensors, iobuf_shape
+from neonlite.layers.buffers import (
+    DeltaPlanner,
+    Deltas,
+    LayerOutputs,
+    Operands,
+    PlannedGradient,
+    Tensors,
+    Trees,
+    iobuf_shape,
+)
 from neonlite.layers.layer import Layer, LayerInput, Terminal, set_trainable
 from neonlite.layers.parameter import ParameterLayer, TensorAttribute, allocate_parameters
 from neonlite.layers.summary import walk_layers
@@ -415,7 +424,7 @@ class Sequential(LayerContainer):
         layer.allocate_deltas()
         return None if error is None else self.record_copy(planner, error, layer, layer.out_shape, can_overwrite=True)
 
-    def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
+    def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the op-tree of the last layer, whose inputs are that of the layer before it, and so on."""
         for layer in self.layers:
             x = layer.build_tree(x, training)

@@ -16,7 +16,7 @@ from neonlite.backend import Tensor
 from neonlite.backend.attributes import has_builtin_method
 from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LayerObject, PoolLayer
 from neonlite.initializers import GlorotUniform
-from neonlite.layers.buffers import LayerOutputs, Operands
+from neonlite.layers.buffers import Operands, Trees
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.weights import accumulates
@@ -90,7 +90,7 @@ class ImageLayer(Layer):
         paddings = g.padding[-3:] if isinstance(g, ConvLayer | PoolLayer) else (0, 0, 0)
         return C * math.prod(n + 2 * padding for n, padding in zip(sizes, paddings, strict=True))
 
-    def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
+    def build_tree(self, x: Operands, training: bool) -> Trees:
         images: Any = x
         if has_builtin_method(type(self), "formula") and images.ndim == 2:
             images = self.be.reshape(images, (*self.input_dims, images.shape[1]))

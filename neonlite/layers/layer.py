@@ -24,6 +24,7 @@ from neonlite.layers.buffers import (
     LayerOutputs,
     Operands,
     Tensors,
+    Trees,
     copy_tensors,
     iobuf_shape,
     num_elements,
@@ -573,7 +574,7 @@ class Layer(WeightOwner, DeltaOwner):
         is_own = is_builtin(fprop) or classes.index(formula) <= classes.index(fprop)
         return type(self).formula is not Layer.formula and self.has_formula and is_own
 
-    def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
+    def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the outputs as an op-tree of inputs of the layer's shape. Images may have five axes, (C, D, H, W, N).
 
         Parameters
@@ -589,7 +590,7 @@ class Layer(WeightOwner, DeltaOwner):
             given = [flat(y) for y in given] if isinstance(given, list | tuple) else flat(given)
         return self._as_operand(formula(given))
 
-    def __call__(self, x: Operands, training: bool = False) -> OpTreeNode | Any:
+    def __call__(self, x: Operands, training: bool = False) -> Trees:
         """Return the outputs as an op-tree of the inputs and the parameters, for any number of samples N.
 
         The op-tree can be printed, drawn, evaluated (``.get()``) and differentiated, with respect to ``parameters`` and

@@ -16,6 +16,7 @@ from neonlite.layers.buffers import (
     Operands,
     PlannedGradient,
     Tensors,
+    Trees,
     num_elements,
     num_features,
     num_steps,
@@ -141,7 +142,7 @@ class Broadcast(LayerContainer):
         """
         return [inputs] * len(self.layers)
 
-    def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
+    def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the merged op-trees of the branches."""
         inputs: Any = x
         branches = zip(self.layers, self.branch_inputs(inputs), strict=True)
@@ -584,7 +585,7 @@ class Tree(LayerContainer):
                 planner.branch_errors.setdefault(node, []).append(deltas)
         return deltas
 
-    def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
+    def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the op-trees of the trunk and of all branches."""
         at_node: dict[Layer, Any] = {}
         outputs = []
@@ -646,7 +647,7 @@ class SingleOutputTree(Tree):
         As for ``Tree``.
     """
 
-    def build_tree(self, x: Operands, training: bool) -> LayerOutputs:
+    def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the op-trees of trunk and branches as a list; at inference that of the trunk."""
         return super().build_tree(x, training) if training else self.branches[0].build_tree(x, training)
 

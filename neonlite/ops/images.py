@@ -127,6 +127,11 @@ def widen(xp: Namespace, *arrays: NativeArray) -> list[NativeArray]:
     return [xp.astype(x, accumulation_dtype(xp, x), copy=False) for x in arrays]
 
 
+def multiply(x: NativeArray, y: NativeArray) -> NativeArray:
+    """Return stacks of matrix products; those of columns with rows elementwise, which is faster."""
+    return x * y if x.shape[-1] == 1 else x @ y
+
+
 def run_convolution(
     xp: Namespace, x: NativeArray, y: NativeArray, *, strides: Shape, padding: Padding, dilation: Shape, groups: int
 ) -> NativeArray:
@@ -142,7 +147,7 @@ def run_convolution(
     for position, part in window_parts(window, counts, strides, dilation):
         weights = xp.reshape(f[(slice(None), *position, slice(None))], (c, groups, K // groups))
         pixels = xp.reshape(padded[(slice(None), *part, slice(None))], (groups, c, size))
-        z = z + xp.permute_dims(weights, (1, 2, 0)) @ pixels
+        z += multiply(xp.permute_dims(weights, (1, 2, 0)), pixels)
     return xp.reshape(z, (K, *counts, N))
 
 
@@ -165,7 +170,7 @@ def run_convolution_backward(
     errors = xp.reshape(e, (groups, K // groups, math.prod(e.shape[1:])))
     for position, part in window_parts(window, counts, strides, dilation):
         weights = xp.reshape(f[(slice(None), *position, slice(None))], (c, groups, K // groups))
-        pixels = xp.permute_dims(weights, (1, 0, 2)) @ errors
+        pixels = multiply(xp.permute_dims(weights, (1, 0, 2)), errors)
         padded[(slice(None), *part, slice(None))] += xp.reshape(pixels, (to[0], *counts, to[-1]))
     return padded[interior(to, ((0, 0), *padding))]
 

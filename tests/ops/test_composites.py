@@ -129,7 +129,10 @@ def test_integers_do_not_wrap(be: Backend, dtype: str) -> None:
         (lambda be, x, g: be.silu(), r"missing .*'a'"),
         (lambda be, x, g: be.softmax(x, 0, axis=1), "multiple values for argument 'axis'"),
         (lambda be, x, g: be.softmax(x, 0, None, 3), "too many positional arguments"),
-        (lambda be, x, g: be.build("softmax", x, g), r"be\.softmax\(x \(3, 4\), g \(5, 1\)\): .*2 positional"),
+        (
+            lambda be, x, g: be.build("softmax", x, g),
+            r"be\.softmax\(x \(3, 4\), g \(5, 1\)\): expected 1 operands, got 2",
+        ),
     ],
 )
 def test_an_error_names_the_function_and_its_operands(be: Backend, call: Any, message: str) -> None:
