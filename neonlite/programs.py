@@ -80,6 +80,9 @@ class Argument(Tensor):
     def reshape(self, *shape: Any) -> Any:
         return self.backend.reshape(self, *shape)
 
+    def share(self, shape: Any, dtype: Any = None, name: str | None = None) -> NoReturn:
+        raise TypeError(f"jit: expected no view of a part of {self.name}, got share({shape}). Use reshape or a slice.")
+
     def permute(self, axes: tuple[int, ...]) -> Any:
         return self.backend.transpose(self, axes)
 
@@ -445,13 +448,25 @@ class Jit(Generic[P, R]):
             bound.arguments[name] = unflatten(structure, iter([Static(name, x) for x in values]))
         return bound.args, bound.kwargs
 
-    def _bind(self, structure: Any, leaves: Sequence[Any]) -> tuple[list[Tensor], list[Any]]:
-        """Return the tensors of the arguments, new ones for arrays and floats, and the key of the program."""
+    def _bind(self, structure: Any, leaves: list[Any]) -> tuple[list[Tensor], list[Any]]:
+        """Return the tensors of the arguments, new ones for arrays and floats, and the key of the program.
+
+        Beside arrays of ``neonlite.array_api``, those of NumPy are replaced by such arrays, which have any shape.
+        """
         be = next((x.backend for x in map(operand_of, leaves) if isinstance(x, Operand)), None)
         be = base.current_backend() if be is None else be
+        has_arrays = any(hasattr(x, "with_operand") for x in leaves)
         tensors: list[Tensor] = []
         key: list[Any] = [structure, id(be)]
-        for x in leaves:
+        for k, x in enumerate(leaves):
+            if hasattr(x, "dtype") and not isinstance(operand_of(x), Operand):
+                if has_arrays:
+                    leaves[k] = x = be.array_api.asarray(x)
+                elif len(getattr(x, "shape", ())) == 1:
+                    raise ValueError(
+                        f"{self.name}: expected arrays of two dimensions or more, as those of tensors, got {x.shape}. "
+                        "Pass x.reshape(1, -1), x.reshape(-1, 1), or an array of neonlite.array_api."
+                    )
             operand = operand_of(x)
             if isinstance(operand, OpTreeNode):
                 operand = operand.astensor()

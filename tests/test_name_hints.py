@@ -191,6 +191,7 @@ torch.nn.L1Loss ~
 torch.nn.BCELoss ~
 torch.nn.BCEWithLogitsLoss ~
 torch.nn.functional.leaky_relu(x) = np.where(x > 0, x, 0.01 * x)
+torch.nn.functional.silu(x) = x / (1 + np.exp(-x))
 torch.nn.functional.log_softmax(x, 0) = x - np.log(np.sum(np.exp(x), axis=0))
 torch.nn.functional.cross_entropy(x, x) ~
 torch.nn.functional.one_hot(indices) ~

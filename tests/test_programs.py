@@ -278,6 +278,15 @@ def test_arguments_are_tensors_op_trees_numpy_arrays_and_floats(be):
             assert f(first, second).get().tolist() == [[2.5, 4.5]]
 
 
+def test_numpy_arrays_of_one_dimension_are_arrays_beside_arrays_and_ambiguous_without(be):
+    f = nl.jit(lambda x, y: x * 2 + y)
+    result = f(be.array_api.asarray([1.0, 2.0]), np.array([3.0, 4.0]))
+    assert result.shape == (2,)
+    assert result.tolist() == [5, 8]
+    with pytest.raises(ValueError, match=r"expected arrays of two dimensions or more.* Pass x.reshape\(1, -1\)"):
+        f(be.ones((1, 2)), np.array([3.0, 4.0]))
+
+
 def test_strided_arguments_are_read_where_they_are(be, rng):
     values = rng.normal(size=(4, 6)).astype("float32")
     x, f = be.array(values), nl.jit(lambda x: x * 2 + 1)
@@ -644,6 +653,7 @@ REFUSED = {
     "numpy of a weight": (lambda x, w, be: w.numpy(), TypeError, READ),
     "dlpack": (lambda x, w, be: np.from_dlpack(w), TypeError, READ),
     "index array": (lambda x, w, be: x[[0, 1]], TypeError, r"expected integers and slices .* Use be.take"),
+    "share": (lambda x, w, be: x.share((1, 1)), TypeError, "expected no view of a part of x0, .* Use reshape"),
     "mask": (lambda x, w, be: x[x > 0], TypeError, r"expected integers and slices .* be.where"),
     "argument": (lambda x, w, be: x.__setitem__(slice(None), 1), TypeError, "an assignment to a tensor that is no arg"),
     "parts": (assigned_in_parts, ValueError, "written as a whole, got .* Join the parts with be.concat"),
@@ -693,7 +703,7 @@ def test_a_tensor_that_the_function_keeps_has_no_values_after_the_call(be):
 
 @pytest.mark.parametrize(
     ("argument", "error"),
-    [({1, 2}, "objects that can be hashed"), (np.array(["text"]), "numeric|number"), (1j, "real|complex|number")],
+    [({1, 2}, "objects that can be hashed"), (np.array([["text"]]), "numeric|number"), (1j, "real|complex|number")],
 )
 def test_arguments_that_are_not_supported_are_refused(be, argument, error):
     with pytest.raises((TypeError, ValueError), match=error):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # what signal calls, without enums: five times as fast
 import functools
 import os
 import signal
@@ -167,8 +166,8 @@ class DeferredInterrupt:
         self.pending_signal = None
         if Active.interrupt is None and threading.current_thread() is threading.main_thread():
             for number in ENDING if self.is_training else (signal.SIGINT,):
-                if _signal.getsignal(number) == ENDING[number]:
-                    self.previous_handlers[number] = _signal.signal(number, self.handle_signal)
+                if signal.getsignal(number) == ENDING[number]:
+                    self.previous_handlers[number] = signal.signal(number, self.handle_signal)
             if signal.SIGINT in self.previous_handlers:
                 Active.interrupt = self
         return self
@@ -209,7 +208,7 @@ class DeferredInterrupt:
         if Active.interrupt is self:
             Active.interrupt = None
         while self.previous_handlers:
-            _signal.signal(*self.previous_handlers.popitem())
+            signal.signal(*self.previous_handlers.popitem())
         self.is_agreed = True
         if error is None and self.pending_signal is not None:
             self.raise_if_pending()
