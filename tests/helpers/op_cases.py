@@ -438,6 +438,12 @@ def fill(case: Case) -> list[Any]:
     return [np.sort(xs[0], axis=None).reshape(xs[0].shape), *xs[1:]] if case.op == "searchsorted" else xs
 
 
+def share(name: str, layout: str) -> list[Case]:
+    """Return the cases to test in a layout: all; of the rows with the most, a third, so that each is tested in one."""
+    is_shared = ROW[name].kind == "composite" or any(f"_{x}" in f"_{name}" for x in ("conv", "pool", "unpool"))
+    return CASES[name][LAYOUTS.index(layout) :: len(LAYOUTS)] if is_shared else CASES[name]
+
+
 def able(be: Backend, cases: Sequence[Case]) -> list[Case]:
     """Return the cases that a runtime can do: those that go backwards need negative steps."""
     back = [any(step < 0 for _, _, step in case.attrs.get("index", ())) for case in cases]
