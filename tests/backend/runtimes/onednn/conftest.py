@@ -6,12 +6,13 @@ import pytest
 
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.runtimes import load_runtime
-from neonlite.backend.runtimes.onednn import convolution
+from neonlite.backend.runtimes.onednn import bindings, convolution
 
 
 @pytest.fixture
 def made() -> convolution.OneDNNConvolution:
     """Return the primitives with an empty cache."""
+    bindings.primitives.clear()
     return convolution.OneDNNConvolution(load_runtime("cpu"))
 
 
