@@ -162,7 +162,7 @@ def test_a_tree_and_its_tensors_go_when_nothing_holds_them(be):
     assert reference() is None
 
 
-# --- walking, taking apart, putting together -----------------------------------------------------------------------
+# --- traversal, and trees as lists -----------------------------------------------------------------------------------
 
 
 def test_traverse_gives_the_postfix_list(be, x, y):

@@ -126,8 +126,8 @@ def test_iobuf_may_use_the_memory_of_another(be):
 def test_every_dtype_is_created_written_and_computed_with(be, dtype):
     if lacks(be, dtype):
         return
-    for spelling in (dtype, np.dtype(dtype), np.dtype(dtype).type):
-        x = be.array([[1, 2], [3, 4]], dtype=spelling)
+    for given in (dtype, np.dtype(dtype), np.dtype(dtype).type):
+        x = be.array([[1, 2], [3, 4]], dtype=given)
         assert x.dtype == dtype
         assert x.get().dtype == dtype
     holds((x + x).astensor(), [[2, 4], [6, 8]])

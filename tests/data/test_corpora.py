@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 from helpers.allocations import buffers
-from helpers.token_minibatches import bits, spelled
+from helpers.token_minibatches import bits, decode
 
 import neonlite as nl
 from neonlite.data import (
@@ -175,7 +175,7 @@ def test_translations_have_previous_targets_and_a_mask(be, pairs, onehot, partia
         N = mask.shape[1] // 5
         assert (t.shape, mask.shape) == ((it.nclass, 5 * N), (1, 5 * N))
         for n, (source, before, target) in enumerate(
-            zip(spelled(x, vocabs[0], N), spelled(previous, vocabs[1], N), spelled(t, vocabs[1], N), strict=True)
+            zip(decode(x, vocabs[0], N), decode(previous, vocabs[1], N), decode(t, vocabs[1], N), strict=True)
         ):
             i = FIT[(seen + n) % 4]
             words, said = ENGLISH[i].split(), [*FRENCH[i].split(), "<eos>"]
@@ -215,8 +215,8 @@ def test_a_vocabulary_of_translations_is_reused_and_decodes(cpu, pairs, tmp_path
     valid = TextNMT(4, other, vocab=it.vocabs)
     assert valid.vocabs == it.vocabs
     ((x, (t, _)),) = valid
-    assert spelled(x, it.vocabs[0], 1) == [["<pad>", "<pad>", "the", "<unk>"]]
-    assert spelled(t, it.vocab, 1) == [["le", "<unk>", "<eos>", None]]
+    assert decode(x, it.vocabs[0], 1) == [["<pad>", "<pad>", "the", "<unk>"]]
+    assert decode(t, it.vocab, 1) == [["le", "<unk>", "<eos>", None]]
     numbers = [it.vocab.index(word) for word in ("<pad>", "le", "chien", "<eos>", "chat")]
     assert valid.decode(numbers) == "le chien"
     with pytest.raises(IndexError, match="expected token ids from 0 to"):

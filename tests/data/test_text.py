@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.allocations import buffers
-from helpers.token_minibatches import bits, flat, spelled
+from helpers.token_minibatches import bits, decode, flat
 
 import neonlite as nl
 from neonlite.data import (
@@ -52,7 +52,7 @@ def test_each_column_reads_its_part_contiguously_and_targets_are_the_next_tokens
         for x, t in it:
             assert (x.shape, t.shape) == ((V if onehot else 1, T * N), (V, T * N))
             assert (x.info.dtype, t.info.dtype) == ("float32" if onehot else "int32", "float32")
-            for n, (here, after) in enumerate(zip(*(spelled(a, it.vocab, N) for a in (x, t)), strict=True)):
+            for n, (here, after) in enumerate(zip(*(decode(a, it.vocab, N) for a in (x, t)), strict=True)):
                 parts[n] += "".join(here)
                 assert "".join(after) == text[n * batches * T :][len(parts[n]) - T + 1 : len(parts[n]) + 1]
         assert parts == [text[n * batches * T : (n + 1) * batches * T] for n in range(N)]
@@ -68,7 +68,7 @@ def test_an_encoder_and_a_decoder_get_the_tokens_and_the_target_before(be, oneho
     assert it.shape == [plain.shape] * 2
     for ((x, previous), t), (same_x, same_t) in zip(it, plain, strict=True):
         assert bits([x, t]) == bits([same_x, same_t])
-        here, before, after = (spelled(a, it.vocab, 2) for a in (x, previous, t))
+        here, before, after = (decode(a, it.vocab, 2) for a in (x, previous, t))
         for n in range(2):
             assert before[n] == [None if onehot else it.vocab[0], *after[n][:-1]]
             assert after[n] == here[n][::-1] if reverse else after[n][:-1] == here[n][1:]
@@ -94,7 +94,7 @@ def test_another_batch_size_gives_other_parts(cpu):
         cpu.bsz = N
         x, _ = next(iter(it))
         size = it.nbatches * 5
-        assert ["".join(row) for row in spelled(x, it.vocab, N)] == [POEM[n * size :][:5] for n in range(N)]
+        assert ["".join(row) for row in decode(x, it.vocab, N)] == [POEM[n * size :][:5] for n in range(N)]
 
 
 def test_tokens_are_one_hot_in_the_dtype_of_the_backend(be64):
@@ -320,8 +320,8 @@ def test_an_invalid_text_is_refused_with_a_hint(cpu, tmp_path, data, options, er
 def test_nine_tokens_are_enough_for_four_columns_of_two(cpu):
     cpu.bsz = 4
     ((x, t),) = Text(2, text="abcdefghi")
-    assert ["".join(row) for row in spelled(x, "abcdefghi", 4)] == ["ab", "cd", "ef", "gh"]
-    assert ["".join(row) for row in spelled(t, "abcdefghi", 4)] == ["bc", "de", "fg", "hi"]
+    assert ["".join(row) for row in decode(x, "abcdefghi", 4)] == ["ab", "cd", "ef", "gh"]
+    assert ["".join(row) for row in decode(t, "abcdefghi", 4)] == ["bc", "de", "fg", "hi"]
 
 
 def test_the_hint_for_another_encoding_works(cpu, tmp_path):

@@ -13,7 +13,7 @@ def bits(pair):
     return [t.get().tobytes() for t in flat(pair)]
 
 
-def spelled(x, vocab, N):
+def decode(x, vocab, N):
     """The tokens of a minibatch, one list a column of it; None where there is none."""
     a = x.get()
     if len(a) == 1 and x.info.dtype == "int32":

@@ -80,7 +80,7 @@ class MultiStageRunner:
                     for v in stage.views:  # type: ignore[union-attr]
                         if v not in env:
                             self.get_value(v, env)
-                    stage.function(*map(env.__getitem__, stage.arguments), *registers[stage])  # type: ignore
+                    stage.function(*map(env.__getitem__, stage.arguments), *registers[stage])  # type: ignore[misc, union-attr]
                 else:
                     stage.run(env, self.get_value)
             for i, v in self.copied:
