@@ -60,10 +60,14 @@ class ImageLayouts:
 
     def rewrite(self) -> None:
         """Append the new steps to the plan, and group them into stages."""
-        plan = self.plan
+        plan, needed = self.plan, set(self.outputs)
+        for v, step in reversed(self.steps.items()):
+            if v in needed:
+                needed.update(x for x in step.inputs if isinstance(x, int))
         for v, step in self.steps.items():
-            self.append(v, step)
-        plan.outputs = [self.as_plain(v) for v in plan.outputs]
+            if v in needed:
+                self.append(v, step)
+        plan.outputs = [self.as_output(i, v) for i, v in enumerate(plan.outputs)]
         plan.nhwc = set(self.nhwc.values())
         plan.plan_stages()
 
@@ -116,13 +120,22 @@ class ImageLayouts:
         new = step._replace(inputs=tuple(inputs), shape=swap_ends(step.shape), attrs=step.attrs | attrs)
         self.nhwc[v] = self.plan.append_step(new)
 
+    def as_output(self, i: int, v: int) -> int:
+        """Return the value of a target: of one channel or one sample in NHWC, for which the target is reshaped."""
+        target = self.plan.targets[i]
+        if v in self.nhwc and is_vector(target.shape) and target.attrs["contiguous"]:
+            self.plan.targets[i] = target.be.tensor_info(swap_ends(target.shape), target.dtype)
+            return self.nhwc[v]
+        if v not in self.plain or self.plan.step_of(self.plain[v]).kind == "view":
+            self.plain[v] = self.reorder(self.nhwc[v], target.shape)
+        return self.plain[v]
+
     def as_plain(self, v: Any) -> Any:
         """Return a value in its own shape."""
         if v not in self.plain:
-            if is_vector(shape := self.shapes[v]) and v not in self.outputs:
-                self.plain[v] = self.reshape(self.nhwc[v], shape)
-            else:
-                self.plain[v] = self.reorder(self.nhwc[v], shape)
+            shape = self.shapes[v]
+            copy = self.reshape if is_vector(shape) else self.reorder
+            self.plain[v] = copy(self.nhwc[v], shape)
         return self.plain[v]
 
     def as_nhwc(self, v: Any) -> int:
