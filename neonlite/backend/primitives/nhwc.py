@@ -3,6 +3,9 @@
 The steps are rewritten before they are grouped into stages. Images in NHWC are a value of the shape (N, *sizes, C): the
 elementwise steps and reductions that read them run over this shape, and ``reorder`` copies images between the two
 shapes where another step reads them. Leaves and targets keep their shape.
+
+NumPy and oneDNN are slow on rows as short as the channels. Steps whose other operands are one number per channel run
+over a matrix whose rows have the channels of several pixels, one after another, with these numbers repeated.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from neonlite.tree_structure import Constant
 
 REDUCTIONS = ("sum", "max", "min", "prod")  # whose result depends on no order of the elements
 UNPOOLINGS = ("max_unpool", "sum_unpool")
+MAX_ROW_ELEMENTS = 1 << 10  # of the rows with several pixels
+MIN_ROW_IMAGES = 1 << 15  # elements of images below which longer rows gain less than the copies of operands take
 
 
 def swap_axes(xp: Any, x: Any) -> Any:
@@ -56,6 +61,8 @@ class ImageLayouts:
         self.shapes = {v: plan.shape(v) for v in range(len(plan.leaves) + len(plan.steps))}
         self.plain: dict[int, int] = {v: v for v in range(len(plan.leaves))}  # {old value: new value}
         self.nhwc: dict[int, int] = {}
+        self.rows: dict[int, int] = {}  # the same images as a matrix, several pixels in a row
+        self.repeated: dict[tuple[int, Shape], int] = {}  # {(old value, shape of the rows): numbers of the channels}
         plan.steps, plan.strides = [], {}
 
     def rewrite(self) -> None:
@@ -68,34 +75,58 @@ class ImageLayouts:
             if v in needed:
                 self.append(v, step)
         plan.outputs = [self.as_output(i, v) for i, v in enumerate(plan.outputs)]
-        plan.nhwc = set(self.nhwc.values())
+        plan.nhwc = {*self.nhwc.values(), *self.rows.values()}
         plan.plan_stages()
 
     def append(self, v: int, step: Step) -> None:
         """Append a step, in NHWC if that saves copies."""
-        x = step.inputs[0] if step.inputs else None
-        is_nhwc = [isinstance(y, int) and y in self.nhwc and y not in self.plain for y in step.inputs]
+        is_nhwc = [y not in self.plain if isinstance(y, int) else False for y in step.inputs]
         full = [n for n, y in enumerate(step.inputs) if isinstance(y, int) and self.shapes[y] == step.shape]
         if step.op.name in CONVOLUTIONS or step.op.name in POOLINGS:
             if v in self.preferring and (step.op.name in (*CONVOLUTIONS, *UNPOOLINGS) or is_nhwc[0]):
                 return self.append_primitive(v, step)
-        elif len(step.shape) < 3 and step.kind != "view":
-            pass
-        elif step.kind == "elementwise":
+        elif step.kind == "elementwise" and len(step.shape) > 2:
             if 2 * sum(is_nhwc[n] for n in full) >= len(full) > 0:
-                inputs = [self.broadcastable(y, len(step.shape)) for y in step.inputs]
-                return self.append_nhwc(v, step, inputs)
-        elif isinstance(x, int) and is_nhwc[0]:
-            shape, to = self.shapes[x], step.shape
-            if step.op.name == "reshape" and len(to) > 2 and (to[0], to[-1]) == (shape[0], shape[-1]):
-                return self.append_nhwc(v, step, [self.nhwc[x]], to=swap_ends(to))
-            if step.op.name in REDUCTIONS and step.attrs.get("keepdims", True):
-                last = len(shape) - 1
-                axes = sorted({0: last, last: 0}.get(a, a) for a in step.attrs["axis"])
-                return self.append_nhwc(v, step, [self.nhwc[x]], axis=tuple(axes))
+                return self.append_elementwise(v, step, full)
+        elif is_nhwc and is_nhwc[0] and self.append_view_or_reduction(v, step):
+            return None
         inputs = [self.as_plain(y) if isinstance(y, int) else y for y in step.inputs]
         self.plain[v] = self.plan.append_step(step._replace(inputs=tuple(inputs)))
         return None
+
+    def append_elementwise(self, v: int, step: Step, full: Sequence[int]) -> None:
+        """Append an elementwise step, whose operands of its shape have these numbers."""
+        ndim, to = len(step.shape), rows_shape(swap_ends(step.shape))
+        others = [y for n, y in enumerate(step.inputs) if n not in full]
+        if to and all(self.is_per_channel(y, ndim) for y in others):
+            inputs = [self.as_rows(y, to) if n in full else self.repeat(y, ndim, to) for n, y in enumerate(step.inputs)]
+            self.rows[v] = self.plan.append_step(step._replace(inputs=tuple(inputs), shape=to))
+        else:
+            self.append_nhwc(v, step, [self.broadcastable(y, ndim) for y in step.inputs])
+
+    def append_view_or_reduction(self, v: int, step: Step) -> bool:
+        """Append a reshape of pixels, or a reduction of images in NHWC, and return True; False for any other step."""
+        x: Any = step.inputs[0]
+        shape, to, last = self.shapes[x], step.shape, len(self.shapes[x]) - 1
+        if step.op.name == "reshape" and len(to) > 2 and (to[0], to[-1]) == (shape[0], shape[-1]):
+            self.append_nhwc(v, step, [self.as_nhwc(x)], to=swap_ends(to))
+        elif step.op.name in REDUCTIONS and step.attrs.get("keepdims", True):
+            axes = step.attrs["axis"]
+            rows = rows_shape(swap_ends(shape))
+            if rows and sorted(axes) == list(range(1, last + 1)) and step.dtype == step.compute_dtype:
+                C, attrs = shape[0], step.attrs | {"axis": (0,)}
+                row = self.plan.append_step(
+                    step._replace(inputs=(self.as_rows(x, rows),), shape=(1, rows[1]), attrs=attrs)
+                )
+                pixels = self.reshape(row, (rows[1] // C, C))
+                total = self.plan.append_step(step._replace(inputs=(pixels,), shape=(1, C), attrs=attrs))
+                self.nhwc[v] = self.reshape(total, swap_ends(to))
+            else:
+                axes = tuple(sorted({0: last, last: 0}.get(a, a) for a in axes))
+                self.append_nhwc(v, step, [self.as_nhwc(x)], axis=axes)
+        else:
+            return False
+        return True
 
     def append_primitive(self, v: int, step: Step) -> None:
         """Append the step of a primitive. Leaves, whose layout it chooses itself, stay as they are."""
@@ -123,11 +154,14 @@ class ImageLayouts:
     def as_output(self, i: int, v: int) -> int:
         """Return the value of a target: of one channel or one sample in NHWC, for which the target is reshaped."""
         target = self.plan.targets[i]
-        if v in self.nhwc and is_vector(target.shape) and target.attrs["contiguous"]:
-            self.plan.targets[i] = target.be.tensor_info(swap_ends(target.shape), target.dtype)
-            return self.nhwc[v]
         if v not in self.plain or self.plan.step_of(self.plain[v]).kind == "view":
-            self.plain[v] = self.reorder(self.nhwc[v], target.shape)
+            source = self.as_nhwc(v)
+            if is_vector(target.shape) and target.attrs["contiguous"]:
+                while self.plan.step_of(source).kind == "view":
+                    source = self.plan.step_of(source).inputs[0]  # type: ignore[assignment]
+                self.plan.targets[i] = target.be.tensor_info(self.plan.shape(source), target.dtype)
+                return source
+            self.plain[v] = self.reorder(source, target.shape)
         return self.plain[v]
 
     def as_plain(self, v: Any) -> Any:
@@ -135,37 +169,73 @@ class ImageLayouts:
         if v not in self.plain:
             shape = self.shapes[v]
             copy = self.reshape if is_vector(shape) else self.reorder
-            self.plain[v] = copy(self.nhwc[v], shape)
+            self.plain[v] = copy(self.as_nhwc(v), shape)
         return self.plain[v]
 
     def as_nhwc(self, v: Any) -> int:
         """Return images in NHWC."""
         if v not in self.nhwc:
-            self.nhwc[v] = self.reorder(self.plain[v], swap_ends(self.shapes[v]))
+            shape, source = swap_ends(self.shapes[v]), self.rows.get(v, self.plain.get(v))
+            copy = self.reshape if v in self.rows or is_vector(shape) else self.reorder
+            self.nhwc[v] = copy(source, shape)
         return self.nhwc[v]
+
+    def as_rows(self, v: Any, shape: Shape) -> int:
+        """Return images in NHWC as a matrix."""
+        if v not in self.rows:
+            self.rows[v] = self.reshape(self.as_nhwc(v), shape)
+        return self.rows[v]
+
+    def is_per_channel(self, v: Any, ndim: int) -> bool:
+        """Return whether an operand is a scalar, or has one number for each channel."""
+        if not isinstance(v, int):
+            return True
+        shape = self.shapes[v]
+        return math.prod(shape) == 1 or (len(shape) == ndim and math.prod(shape) == shape[0])
+
+    def repeat(self, v: Any, ndim: int, rows: Shape) -> Any:
+        """Return an operand with one number for each channel, repeated for each pixel of a row."""
+        if not isinstance(v, int) or (v in self.plain and not self.plan.dtype(self.plain[v])):
+            return v
+        C, numbers = math.prod(self.shapes[v]), self.plain[v] if v in self.plain else self.as_nhwc(v)
+        if C == 1:
+            return self.reshape(numbers, (1, 1))
+        if (v, rows) not in self.repeated:
+            dtype, k = self.plan.dtype(numbers), rows[1] // C
+            numbers = self.reshape(numbers, (1, C))
+            copy = self.plan.append_step(Step(OPS["stop_gradient"], {}, (numbers,), (k, C), dtype, dtype))
+            self.repeated[v, rows] = self.reshape(copy, (1, k * C))
+        return self.repeated[v, rows]
 
     def broadcastable(self, v: Any, ndim: int) -> Any:
         """Return an operand that broadcasts to images in NHWC."""
-        if not isinstance(v, int) or v in self.nhwc or not self.plan.dtype(self.plain[v]):
-            return self.nhwc.get(v, v)
+        if not isinstance(v, int) or (v in self.plain and not self.plan.dtype(self.plain[v])):
+            return v
         shape = (1,) * (ndim - len(self.shapes[v])) + self.shapes[v]
+        if v in self.nhwc or v in self.rows or shape == self.shapes[v]:
+            return self.as_nhwc(v)
         if shape[0] == shape[-1] == 1:
             return self.plain[v]
-        if is_vector(shape):
-            self.nhwc[v] = self.reshape(self.plain[v], swap_ends(shape))
-        elif shape != self.shapes[v]:
-            self.nhwc[v] = self.reorder(self.reshape(self.plain[v], shape), swap_ends(shape))
-        return self.as_nhwc(v)
+        return self.reorder(self.reshape(self.plain[v], shape), swap_ends(shape))
 
-    def reorder(self, v: int, shape: Shape) -> int:
+    def reorder(self, v: Any, shape: Shape) -> int:
         """Append the copy of images to the other layout."""
         dtype = self.plan.dtype(v)
         return self.plan.append_step(Step(REORDER, {}, (v,), shape, dtype, dtype))
 
-    def reshape(self, v: int, shape: Shape) -> int:
+    def reshape(self, v: Any, shape: Shape) -> int:
         """Append a view of a value in another shape."""
         dtype = self.plan.dtype(v)
         return self.plan.append_step(Step(OPS["reshape"], {"to": shape}, (v,), shape, dtype, dtype))
+
+
+def rows_shape(shape: Shape) -> Shape | None:
+    """Return the shape of images (N, *sizes, C) as a matrix of several pixels in a row; None if they are too small."""
+    C, pixels = shape[-1], math.prod(shape[:-1])
+    if math.prod(shape) < MIN_ROW_IMAGES:
+        return None
+    k = next((k for k in range(MAX_ROW_ELEMENTS // C, 1, -1) if pixels % k == 0), 1)
+    return (pixels // k, k * C) if k > 1 else None
 
 
 def is_vector(shape: Shape) -> bool:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from neonlite import Autodiff, Backend
-from neonlite.backend.primitives.nhwc import REORDER
+from neonlite.backend.primitives import nhwc
+from neonlite.backend.primitives.nhwc import REORDER, rows_shape
 from neonlite.backend.runtimes.onednn import bindings
 
 pytestmark = pytest.mark.skipif(bindings.get_library() is None, reason=bindings.version_info())
@@ -75,7 +76,10 @@ def random_network(be: Backend, leaf: Leaves, seed: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_networks_and_their_gradients_have_the_values_that_they_have_in_float64(cpu: Backend, seed: int) -> None:
+def test_random_networks_and_their_gradients_have_the_values_that_they_have_in_float64(
+    cpu: Backend, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nhwc, "MIN_ROW_IMAGES", seed % 2 * 1000)  # else small images have no rows of several pixels
     found: list[list[Any]] = []
     for dtype in ("float32", "float64"):
         leaf = Leaves(cpu, dtype)
@@ -167,3 +171,10 @@ def test_maxima_of_images_that_are_not_finite_are_those_of_NumPy(cpu: Backend, v
 def test_reorder_exchanges_the_first_and_the_last_axis() -> None:
     x = np.arange(24).reshape(2, 3, 4)
     np.testing.assert_array_equal(REORDER.run(np, x), x.transpose(2, 1, 0))
+
+
+def test_rows_hold_several_pixels_of_images_with_few_channels() -> None:
+    assert rows_shape((64, 32, 32, 32)) == (2048, 1024)
+    assert rows_shape((9, 31, 31, 12)) == (9 * 31, 31 * 12)
+    assert rows_shape((64, 32, 32, 600)) is None
+    assert rows_shape((2, 8, 8, 32)) is None
