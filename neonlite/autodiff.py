@@ -139,7 +139,7 @@ class Autodiff:
         values = [dz, *[known.get(id(x), x) for x in (z, *operands)]]
         if values[1] is self.op_tree:
             values[1] = copy_node(z)  # as the cache on the tree must not refer to the tree
-        if op.formula is not None:
+        if op.kind == "composite":
             values = [widen_half(self.be, x) for x in values]
         return check_input_grads(z, operands, op.grad(self.be, *values, **z.info.attrs))
 
@@ -452,7 +452,9 @@ class GradientCache:
         # references, so that no new node gets an id that is in known_values
         self.known_nodes = [node for node in values if node is not op_tree]
         *self.nodes, root = nodes_of(op_tree)  # without the root
-        self.leaves = {id(x): x for _, operands in (*self.nodes, root) for x in operands if isinstance(x, Tensor)}
+        # also those that the formula of an opened op does not use
+        operands = [x for z, opened in (*self.nodes, root) for x in (*opened, *z.operands)]
+        self.leaves = {id(x): x for x in operands if isinstance(x, Tensor)}
         self.leaves_of_root: dict[int, list[Tensor]] = {}
         for leaf in self.leaves.values():
             self.leaves_of_root.setdefault(id(leaf.root), []).append(leaf)
