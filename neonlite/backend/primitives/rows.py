@@ -1,4 +1,4 @@
-"""The ops for images in plans, computed by the primitives of the runtime."""
+"""The ops in plans that the primitives of the runtime compute: those for images, and recurrence over time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from neonlite.backend.planning.layout import ImageOperand
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
+from neonlite.backend.primitives.recurrent import CompilePlan, find_recurrences
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.ops.shapes import Shape
 from neonlite.typing import NativeArray
@@ -48,18 +49,28 @@ class PrimitiveCall(NamedTuple):
     """The primitive that computes a step: a function of the arrays of its operands and its result.
 
     ``inputs``: the operands, of which a reshape is skipped. ``takes_images``: which of them, and last whether the
-    result, may be an ``ImageOperand``.
+    result, may be an ``ImageOperand``. ``required_arena_bytes()``: the arena size of plans that it runs.
     """
 
     run: Callable[..., None]
     inputs: tuple[int, ...]
     takes_images: tuple[bool, ...]
+    required_arena_bytes: Callable[[], int] = lambda: 0
 
 
-def find_primitives(primitives: ReferencePrimitives, plan: Plan) -> dict[int, PrimitiveCall]:
-    """Return, for the values of a plan that a primitive computes, its call."""
+def find_primitives(
+    primitives: ReferencePrimitives, plan: Plan, compile_plan: CompilePlan
+) -> dict[int, PrimitiveCall]:
+    """Return, for the values of a plan that a primitive computes, its call.
+
+    ``compile_plan``: the function of the executor, for plans that a call runs.
+    """
     found = {v: find_primitive(primitives, plan, step) for v, step in plan.numbered_steps}
-    return {v: call for v, call in found.items() if call is not None}
+    calls = {v: call for v, call in found.items() if call is not None}
+    for v, (run, recurrence) in find_recurrences(primitives, plan, compile_plan).items():
+        inputs: Any = plan.step_of(v).inputs
+        calls[v] = PrimitiveCall(run, inputs, (False,) * (len(inputs) + 1), recurrence.required_arena_bytes)
+    return calls
 
 
 def find_images(plan: Plan) -> tuple[set[int], set[int]]:
