@@ -399,7 +399,7 @@ class Autodiff:
                 node, rule = self.be.build(op, parent, **attrs), OPS[op].grad or missing_gradient
                 dx, t = self._unbroadcast(rule(self.be, dx, node, parent, **attrs)[0], parent), parent
             parts.append(dx)
-        total = reduce(add, parts)
+        total = add_gradients(self.be, parts)
         for _, op, attrs in [] if are_views else reversed(list(view_steps(x))):
             total = self.be.build(op, total, **attrs)
         return total

@@ -190,8 +190,8 @@ def backward(
     errors: list[Any] = [None] * cell.num_states
     dz_of: dict[int, Any] = {}
     rh_of: dict[int, Any] = {}
-    for t, before, after, saved in reversed(list(unroll(be, cell, operands, steps, reverse, functions_of(be, names)))):
-        previous, states = [h_before[t], *before[1:]], [outputs[t], *after[1:]]
+    unrolled = list(unroll(be, cell, operands, steps, reverse, functions_of(be, names)))
+    for t, previous, states, saved in reversed(unrolled):
         dh = take_columns(be, e, t * n, n)
         errors = [dh if errors[0] is None else dh + errors[0], *errors[1:]]
         dz_of[t], errors = cell.step_backward(be, errors, previous, states, saved, W_recur, derivatives)

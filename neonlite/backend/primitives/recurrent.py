@@ -204,24 +204,22 @@ class StepRecurrence(Recurrence):
         self.plans: list[Plan] = []
         be = self.plan.targets[0].be
         self.be, self.compile_plan = be, setting.compile_plan
-        (F, _), (rows, _), *_ = self.shapes
-        x, state = self.placeholder((F, self.N), False), (self.H, self.N)
-        W_input, W_recur, b = (self.placeholder(self.plan.shape(v), self.plan.is_contiguous(v)) for v in self.operands[1:4])
-        h, e, y = (self.placeholder(state, False) for _ in range(3))
-        previous = [h, *(self.placeholder(state) for _ in range(self.cell.num_states - 1))]
+        state, dz_shape = (self.H, self.N), (self.shapes[1][0], self.N)
+        W_recur, b = (self.placeholder(self.plan.shape(v), self.plan.is_contiguous(v)) for v in self.operands[2:4])
+        z, e, y = self.placeholder(dz_shape), self.placeholder(state, False), self.placeholder(state, False)
+        previous, states, errors = ([self.placeholder(state) for _ in range(self.cell.num_states)] for _ in range(3))
         saved = [self.placeholder(state) for _ in range(self.cell.num_saved)]
-        states = [y, *(self.placeholder(state) for _ in previous[1:])]
-        errors = [self.placeholder(state) for _ in previous]
         with untraced():
-            z = be.dot(W_input, x) + b
-            trees = [tree for part in self.cell.step(be, z, previous, W_recur, functions_of(be, names)) for tree in part]
-            targets = [*states, *saved] if is_training else states
-            self.run_step = self.compile(trees[: len(targets)], targets, [x, W_input, W_recur, b, *previous])
+            new, others = self.cell.step(be, z + b, previous, W_recur, functions_of(be, names))
+            targets, trees = [y, *states], [new[0], *new]
+            if is_training:
+                targets, trees = [*targets, *saved], [*trees, *others]
+            self.run_step = self.compile(trees, targets, [z, W_recur, b, *previous])
             if is_training:
                 derivatives = [DERIVATIVES[name] for name in names]
                 total = [e + errors[0], *errors[1:]]
                 dz, new = self.cell.step_backward(be, total, previous, states, saved, W_recur, derivatives)
-                targets, leaves = [self.placeholder((rows, self.N), False), *errors], [e, *errors, *previous]
+                targets, leaves = [self.placeholder(dz_shape, False), *errors], [e, *errors, *previous]
                 self.run_step_backward = self.compile([dz, *new], targets, [*leaves, *states, *saved, W_recur])
 
     def placeholder(self, shape: Shape, is_contiguous: bool = True) -> Tensor:
@@ -245,52 +243,51 @@ class StepRecurrence(Recurrence):
         return x[:, t * self.N : (t + 1) * self.N]
 
     def forward(self, operands: Sequence[Array], y: Array) -> Any:
-        """Write h of all steps, and return the other states and saved values of each step, (T, number, H, N)."""
+        """Write h of all steps, and return the states and saved values of each step, (T, number, H, N)."""
         x, W_input, W_recur, b, *states = operands
-        others = len(states) - 1
-        count = others + self.cell.num_saved if self.is_training else others
+        (F, columns), num_states = x.shape, len(states)
+        count = num_states + self.cell.num_saved if self.is_training else num_states
         buffer = self.workspace("steps", (self.T if self.is_training else 2, count, self.H, self.N), x)
+        z = self.workspace("gates", (self.T, W_input.shape[0], self.N), x)
         if not self.primitives.runtime.has_values:
             return buffer
+        xp = self.primitives.xp
+        self.primitives.gemm(W_input, xp.permute_dims(xp.reshape(x, (F, self.T, self.N)), (1, 0, 2)), z)
         for i, t in enumerate(self.order):
             values = [buffer[t if self.is_training else i % 2, k, ...] for k in range(count)]
-            targets = [self.columns(y, t), *values]
-            self.run_step(targets, [self.columns(x, t), W_input, W_recur, b, *states])
-            states = targets[: others + 1]
+            self.run_step([self.columns(y, t), *values], [z[t, ...], W_recur, b, *states])
+            states = values[:num_states]
         return buffer
 
     def backward(self, e: Array, y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]) -> None:
         """Write the gradients of the operands."""
         x, W_input, W_recur, _, *states = operands
-        others, T, N = len(states) - 1, self.T, self.N
-        dz = self.workspace("dz", (W_recur.shape[0], T * N), x)
-        buffers = self.workspace("errors", (2, len(states), self.H, N), x)
+        num_states, T, N = len(states), self.T, self.N
+        dz = self.primitives.runtime.reshape(self.workspace("gates", (T, W_recur.shape[0], N), x), (-1, T * N))
+        buffers = self.workspace("errors", (2, num_states, self.H, N), x)
         if not self.primitives.runtime.has_values:
             return
-        errors, targets = ([buffers[i, k, ...] for k in range(len(states))] for i in range(2))
+        values = [[saved[t, k, ...] for k in range(saved.shape[1])] for t in self.order]
+        errors, targets = ([buffers[i, k, ...] for k in range(num_states)] for i in range(2))
         for error in errors:
             error[...] = 0
         for i in reversed(range(T)):
-            t, values = self.order[i], [saved[self.order[i], k, ...] for k in range(saved.shape[1])]
-            previous = list(states)
-            if i:
-                before = self.order[i - 1]
-                previous = [self.columns(y, before), *(saved[before, k, ...] for k in range(others))]
-            leaves = [self.columns(e, t), *errors, *previous, self.columns(y, t), *values, W_recur]
-            self.run_step_backward([self.columns(dz, t), *targets], leaves)
+            t, previous = self.order[i], values[i - 1][:num_states] if i else states
+            self.run_step_backward(
+                [self.columns(dz, t), *targets], [self.columns(e, t), *errors, *previous, *values[i], W_recur]
+            )
             errors, targets = targets, errors
-        gemm, (dx, dW_input, dW_recur, db, *dstates) = self.primitives.gemm, gradients
+        gemm, xp, (dx, dW_input, dW_recur, db, *dstates) = self.primitives.gemm, self.primitives.xp, gradients
         rows, first = self.cell.gates_of_h * self.H, self.order[0]
         gemm(self.columns(dz, first)[:rows, :], states[0].T, dW_recur[:rows, :])
         if T > 1:
-            later, before = (slice(None, -N), slice(N, None))[:: -1 if first == 0 else 1]
+            later, before = (slice(N, None), slice(None, -N))[:: 1 if first == 0 else -1]
             gemm(dz[:rows, later], y[:, before].T, dW_recur[:rows, :], 1.0, 1.0)
         if rows < dz.shape[0]:  # (T, H, N) -> (T N, H)
-            xp = self.primitives.xp
-            rh = xp.reshape(xp.permute_dims(saved[:, others, ...], (0, 2, 1)), (T * N, self.H))
+            rh = xp.reshape(xp.permute_dims(saved[:, num_states, ...], (0, 2, 1)), (T * N, self.H))
             gemm(dz[rows:, :], rh, dW_recur[rows:, :])
         gemm(dz, x.T, dW_input)
-        db[...] = self.primitives.xp.sum(dz, axis=1, keepdims=True)
+        db[...] = xp.sum(dz, axis=1, keepdims=True)
         if dx is not None:
             gemm(W_input.T, dz, dx)
         for gradient, error in zip(dstates, errors, strict=True):
