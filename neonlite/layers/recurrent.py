@@ -19,7 +19,7 @@ from neonlite.layers.weights import accumulates
 from neonlite.messages import describe
 from neonlite.ops.recurrent import gru_step, lstm_step, rnn_step
 from neonlite.optree import Operand
-from neonlite.transforms import Logistic, Tanh, Transform
+from neonlite.transforms import Identity, Logistic, Rectlin, Tanh, Transform
 from neonlite.typing import LayerShape, NativeArray
 
 
@@ -193,7 +193,7 @@ class RecurrentBase(ParameterLayer):
     def unroll(self, x: Operand, direction: int) -> Operand:
         """Return h of all steps of one direction as an op-tree, (output_size, T N).
 
-        It is an op of the table if there is one for the cell and its activation functions, else the op-tree of all steps.
+        It is an op of the table if there is one of the cell and its activation functions, else a tree of all steps.
 
         Parameters
         ----------
@@ -207,8 +207,8 @@ class RecurrentBase(ParameterLayer):
         n = x.shape[1] // T
         x = take_block(x, (direction * F, F), (0, x.shape[1])) if self.split_inputs else x
         states: list[Any] = [be.zeros((self.nout, n))] * len(self.state_names)
-        names = [FUNCTION_NAMES.get(type(f)) for f in self.functions]
-        if self.cell and None not in names:
+        names = [name_of_function(f) for f in self.functions]
+        if self.cell and "" not in names:
             options = dict(zip(("activation", "gate_activation"), names, strict=False))
             op: Any = getattr(be, self.cell)
             node: Operand = op(x, W_input, W_recur, b, *states, steps=T, reverse=bool(direction), **options)
@@ -697,13 +697,18 @@ class GRU(GatedRecurrentBase):
         return [(gates, unroll.hidden_error_pairs()), (candidate, [(buffers["dz"], buffers["rh"])])]
 
 
-# {step formula: the op of the table that computes all its steps}; {class of a transform: the name of its function}
+# {step formula: the op of the table that computes all its steps}
 CELL_OF_STEP: dict[object, str] = {
     Recurrent.step_formula: "rnn",
     LSTM.step_formula: "lstm",
     GRU.step_formula: "gru",
 }
-FUNCTION_NAMES: dict[type, str] = {Tanh: "tanh", Logistic: "sig"}
+FUNCTION_NAMES: dict[type, str] = {Tanh: "tanh", Logistic: "sig", Rectlin: "relu", Identity: "identity"}
+
+
+def name_of_function(f: Transform) -> str:
+    """Return the name of an activation function for the ops of cells; "" if they have no such function."""
+    return "" if getattr(f, "slope", 0) else FUNCTION_NAMES.get(type(f), "")
 
 
 # --- reductions ------------------------------------------------------------------------------------------------------

@@ -229,21 +229,19 @@ POOLING: dict[str, Any] = {"kind": "library", "neutral_attrs": {"strides": 1, "p
 NO_METHOD: dict[str, Any] = {"has_method": False}
 
 
-def recurrent_ops(name: str, formula: Callable[..., Any], backward: Callable[..., Any], doc: str) -> tuple[Op, Op]:
+def recurrent_ops(name: str, formula: Callable[..., Any], arity: int, doc: str) -> tuple[Op, Op]:
     """Return the rows of a recurrent cell over all time steps, and of its backward pass."""
-    sequence: dict[str, Any] = {"kind": "library", "result_dtype": "float", "neutral_attrs": {"reverse": 0}}
-    forward_op = Op(
-        name, partial(recurrent.run_formula, formula), partial(recurrent.grad_sequence, name),
-        f"h of all steps of {doc}, over x (F, T N)", arity=5 + (name == "lstm"), formula=formula,
-        shape_fn=partial(recurrent.sequence_shape, name), flops_fn=recurrent.sequence_flops, **sequence,
+    backward = partial(recurrent.backward, name)
+    run, run_backward = (partial(recurrent.run_formula, f, lambda x: OPS[x].run) for f in (formula, backward))
+    shared: dict[str, Any] = {"kind": "library", "result_dtype": "float", "neutral_attrs": {"reverse": 0}}
+    gradients = f"the gradients of the operands of {name}, one after another in a row"
+    return (
+        Op(name, run, partial(recurrent.grad_sequence, name), f"h of all steps of {doc}, over x (F, T N)", arity=arity,
+           formula=formula, shape_fn=partial(recurrent.sequence_shape, name), flops_fn=recurrent.sequence_flops,
+           **shared),
+        Op(f"{name}_backward", run_backward, doc=gradients, arity=-1, formula=backward,
+           shape_fn=partial(recurrent.backward_shape, name), flops_fn=recurrent.backward_flops, **shared, **NO_METHOD),
     )  # fmt: skip
-    backward_op = Op(
-        f"{name}_backward", partial(recurrent.run_formula, backward),
-        doc=f"the gradients of the operands of {name}, one after another in a row", arity=forward_op.arity + 2,
-        formula=backward, shape_fn=partial(recurrent.backward_shape, name), flops_fn=recurrent.backward_flops,
-        **sequence, **NO_METHOD,
-    )  # fmt: skip
-    return forward_op, backward_op
 
 
 # fmt: off
@@ -517,9 +515,9 @@ OP_TABLE: tuple[Op, ...] = (
        "zeros with x added to each pixel of a window: the gradient of sum_pool", result_dtype="float",
        shape_fn=shapes.explicit_shape, flops_fn=functions.flops_per_operand, **POOLING, **NO_METHOD),
     # --- recurrence over time: sequences (F, T N) ---
-    *recurrent_ops("rnn", recurrent.rnn, recurrent.rnn_backward, "a simple recurrent layer"),
-    *recurrent_ops("lstm", recurrent.lstm, recurrent.lstm_backward, "an LSTM"),
-    *recurrent_ops("gru", recurrent.gru, recurrent.gru_backward, "a GRU"),
+    *recurrent_ops("rnn", recurrent.rnn, 5, "a simple recurrent layer"),
+    *recurrent_ops("lstm", recurrent.lstm, 6, "an LSTM"),
+    *recurrent_ops("gru", recurrent.gru, 5, "a GRU"),
     # --- linear algebra: matrices on the last two axes ---
     Op("tril", lambda xp, x, *, k=0: xp.tril(x, k=k),
        lambda be, dz, z, x, k=0: (be.tril(dz, k),), "x with 0 above diagonal k of its matrices",

@@ -1,13 +1,14 @@
 """The rows of the op table for recurrence over time: simple, LSTM and GRU layers, and their backward passes.
 
-A sequence is a matrix (F, T N), whose column t N + n is time step t of sequence n. Each row of the table is the unrolled
-program of the steps below, which are functions of arrays or of op-trees; plans compute it by a primitive.
+A sequence is a matrix (F, T N), whose column t N + n is time step t of sequence n. Each row of the table is all
+steps of a cell, which are functions of arrays or of op-trees; plans compute it by a primitive.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neonlite.ops.functions import accumulation_dtype
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from neonlite.typing import Namespace, NativeArray, Operand
 
 Functions = Sequence[Callable[..., Any]]  # the activation function, and that of the gates; or their derivatives
-# {the name of an activation function: dE/dx of y = f(x), given dE/dy and y}
-DERIVATIVES: dict[str, Callable[[Any, Any], Any]] = {
-    "tanh": lambda dy, y: dy * (1 - y * y),
-    "sig": lambda dy, y: dy * (y * (1 - y)),
+# {name of an activation function: (f(be, x), dE/dx of y = f(x) as a function of be, dE/dy and y)}
+FUNCTIONS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any, Any], Any]]] = {
+    "tanh": (lambda be, x: be.build("tanh", x), lambda be, dy, y: dy * (1 - y * y)),
+    "sig": (lambda be, x: be.build("sig", x), lambda be, dy, y: dy * (y * (1 - y))),
+    "relu": (lambda be, x: be.build("maximum", x, 0), lambda be, dy, y: dy * be.build("sgn", y)),
+    "identity": (lambda be, x: x, lambda be, dy, y: dy),
 }
 
 
@@ -154,9 +157,19 @@ CELLS = {
 # --- the formulas: all steps -----------------------------------------------------------------------------------------
 
 
+def activation_names(attrs: dict[str, Any]) -> list[str]:
+    """Return the names of the activation functions among the attributes of an op."""
+    return [attrs[name] for name in ("activation", "gate_activation") if name in attrs]
+
+
 def functions_of(be: Any, names: Sequence[str]) -> list[Callable[[Any], Any]]:
     """Return the activation functions of some names."""
-    return [lambda x, name=name: be.build(name, x) for name in names]  # type: ignore[misc]
+    return [partial(FUNCTIONS[name][0], be) for name in names]
+
+
+def derivatives_of(be: Any, names: Sequence[str]) -> list[Callable[[Any, Any], Any]]:
+    """Return the derivatives of the activation functions of some names."""
+    return [partial(FUNCTIONS[name][1], be) for name in names]
 
 
 def unroll(
@@ -171,22 +184,21 @@ def unroll(
         yield t, previous, states, saved
 
 
-def forward(be: Any, cell: Cell, *operands: Any, steps: int, reverse: bool, names: Sequence[str]) -> Any:
+def forward(be: Any, cell: Cell, operands: Sequence[Any], steps: int, reverse: bool, names: Sequence[str]) -> Any:
     """Return h of all steps."""
     unrolled = unroll(be, cell, operands, steps, reverse, functions_of(be, names))
     outputs = {t: states[0] for t, _, states, _ in unrolled}
     return be.concat([outputs[t] for t in range(steps)], axis=1)
 
 
-def backward(
-    be: Any, cell: Cell, e: Any, y: Any, *operands: Any, steps: int, reverse: bool, names: Sequence[str]
-) -> Any:
+def backward(name: str, be: Any, e: Any, y: Any, *operands: Any, steps: int, reverse: bool, **attrs: str) -> Any:
     """Return the gradients of all operands, of the error e of the result y, one after another in a row."""
+    cell, names = CELLS[name], activation_names(attrs)
     x, W_input, W_recur, _, h, *_ = operands
     n, rows = x.shape[1] // steps, cell.gates_of_h * W_recur.shape[1]
     outputs = [take_columns(be, y, t * n, n) for t in range(steps)]
     h_before = [*outputs[1:], h] if reverse else [h, *outputs[:-1]]  # h of the previous step of each
-    derivatives = [DERIVATIVES[name] for name in names]
+    derivatives = derivatives_of(be, names)
     errors: list[Any] = [None] * cell.num_states
     dz_of: dict[int, Any] = {}
     rh_of: dict[int, Any] = {}
@@ -220,25 +232,7 @@ def rnn(
     activation: str = "tanh",
 ) -> Any:
     """Return h of all steps of a simple recurrent layer."""
-    return forward(be, CELLS["rnn"], x, W_input, W_recur, b, h, steps=steps, reverse=reverse, names=(activation,))
-
-
-def rnn_backward(
-    be: Any,
-    e: Any,
-    y: Any,
-    x: Any,
-    W_input: Any,
-    W_recur: Any,
-    b: Any,
-    h: Any,
-    *,
-    steps: int = 1,
-    reverse: bool = False,
-    activation: str = "tanh",
-) -> Any:
-    """Return the gradients of the operands of ``rnn``, of the error e of its result y."""
-    return backward(be, CELLS["rnn"], e, y, x, W_input, W_recur, b, h, steps=steps, reverse=reverse, names=(activation,))
+    return forward(be, CELLS["rnn"], [x, W_input, W_recur, b, h], steps, reverse, [activation])
 
 
 def lstm(
@@ -256,29 +250,7 @@ def lstm(
     gate_activation: str = "sig",
 ) -> Any:
     """Return h of all steps of an LSTM."""
-    options: dict[str, Any] = {"steps": steps, "reverse": reverse, "names": (activation, gate_activation)}
-    return forward(be, CELLS["lstm"], x, W_input, W_recur, b, h, c, **options)
-
-
-def lstm_backward(
-    be: Any,
-    e: Any,
-    y: Any,
-    x: Any,
-    W_input: Any,
-    W_recur: Any,
-    b: Any,
-    h: Any,
-    c: Any,
-    *,
-    steps: int = 1,
-    reverse: bool = False,
-    activation: str = "tanh",
-    gate_activation: str = "sig",
-) -> Any:
-    """Return the gradients of the operands of ``lstm``, of the error e of its result y."""
-    options: dict[str, Any] = {"steps": steps, "reverse": reverse, "names": (activation, gate_activation)}
-    return backward(be, CELLS["lstm"], e, y, x, W_input, W_recur, b, h, c, **options)
+    return forward(be, CELLS["lstm"], [x, W_input, W_recur, b, h, c], steps, reverse, [activation, gate_activation])
 
 
 def gru(
@@ -295,53 +267,40 @@ def gru(
     gate_activation: str = "sig",
 ) -> Any:
     """Return h of all steps of a GRU."""
-    options: dict[str, Any] = {"steps": steps, "reverse": reverse, "names": (activation, gate_activation)}
-    return forward(be, CELLS["gru"], x, W_input, W_recur, b, h, **options)
-
-
-def gru_backward(
-    be: Any,
-    e: Any,
-    y: Any,
-    x: Any,
-    W_input: Any,
-    W_recur: Any,
-    b: Any,
-    h: Any,
-    *,
-    steps: int = 1,
-    reverse: bool = False,
-    activation: str = "tanh",
-    gate_activation: str = "sig",
-) -> Any:
-    """Return the gradients of the operands of ``gru``, of the error e of its result y."""
-    options: dict[str, Any] = {"steps": steps, "reverse": reverse, "names": (activation, gate_activation)}
-    return backward(be, CELLS["gru"], e, y, x, W_input, W_recur, b, h, **options)
+    return forward(be, CELLS["gru"], [x, W_input, W_recur, b, h], steps, reverse, [activation, gate_activation])
 
 
 # --- forward functions: the formulas of arrays -----------------------------------------------------------------------
 
 
 class ArrayMethods(NamedTuple):
-    """The methods that formulas call, for arrays of a namespace instead of op-trees."""
+    """The methods that formulas call, for arrays of a namespace instead of op-trees.
+
+    ``find_run(op)``: the forward function of an op of the table.
+    """
 
     xp: Namespace
+    find_run: Callable[[str], Callable[..., NativeArray]]
 
-    def build(self, op: str, x: NativeArray, **attrs: Any) -> NativeArray:
-        """Return the result of an op of the table."""
-        from neonlite.ops import OPS  # which imports this module
-
-        return OPS[op].run(self.xp, x, **attrs)
+    def build(self, op: str, x: NativeArray, *numbers: float, **attrs: Any) -> NativeArray:
+        """Return the result of an op."""
+        return self.find_run(op)(self.xp, x, *(self.xp.asarray(n, dtype=x.dtype) for n in numbers), **attrs)
 
     def concat(self, parts: Sequence[NativeArray], axis: int) -> NativeArray:
         """Return concatenated arrays."""
         return self.xp.concat(parts, axis=axis)
 
 
-def run_formula(formula: Callable[..., Any], xp: Namespace, *operands: NativeArray, **attrs: Any) -> NativeArray:
+def run_formula(
+    formula: Callable[..., Any],
+    find_run: Callable[[str], Callable[..., NativeArray]],
+    xp: Namespace,
+    *operands: NativeArray,
+    **attrs: Any,
+) -> NativeArray:
     """Return the value of a formula; 16-bit floats are computed in float32."""
     wide = [xp.astype(x, accumulation_dtype(xp, x), copy=False) for x in operands]
-    return formula(ArrayMethods(xp), *wide, **attrs)
+    return formula(ArrayMethods(xp, find_run), *wide, **attrs)
 
 
 # --- shapes and gradient rules ---------------------------------------------------------------------------------------
@@ -360,8 +319,8 @@ def sequence_shape(name: str, *operands: Shape, steps: int = 1, reverse: bool = 
             f"{', '.join(map(str, operands[1:]))}"
         )
     for argument, value in names.items():
-        if value not in DERIVATIVES:
-            raise ValueError(f"expected as {argument} one of {', '.join(DERIVATIVES)}, got {value!r}")
+        if value not in FUNCTIONS:
+            raise ValueError(f"expected as {argument} one of {', '.join(FUNCTIONS)}, got {value!r}")
     return (H, columns)
 
 
@@ -384,9 +343,7 @@ def backward_flops(z: Shape, *operands: Shape) -> int:
     return 2 * sequence_flops(z, *operands[2:])
 
 
-def grad_sequence(
-    name: str, be: BackendBase, dz: Operand, z: Operand, *operands: Operand, **attrs: Any
-) -> Gradients:
+def grad_sequence(name: str, be: BackendBase, dz: Operand, z: Operand, *operands: Operand, **attrs: Any) -> Gradients:
     """Return the gradients of a sequence: parts of the result of its backward op."""
     first, *rest = (dz, z, *operands)
     while len(rest) > 1:

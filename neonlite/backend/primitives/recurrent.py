@@ -17,7 +17,8 @@ from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.tensor import Tensor
-from neonlite.ops.recurrent import CELLS, DERIVATIVES, functions_of
+from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
+from neonlite.ops.recurrent import CELLS, activation_names, derivatives_of, functions_of
 from neonlite.ops.shapes import Shape
 from neonlite.tree_structure import untraced
 from neonlite.typing import NativeArray as Array
@@ -39,14 +40,14 @@ def find_recurrences(
     found: dict[int, tuple[Callable[..., None], Recurrence]] = {}
     for v, step in steps:
         shapes, dtype = [*map(plan.shape, step.inputs), step.shape], step.dtype
-        if dtype not in ("float32", "float64") or any(0 in shape for shape in shapes):
+        if dtype not in FLOAT_DTYPES or any(0 in shape for shape in shapes):
             continue
         is_backward = step.op.name.endswith(BACKWARD)
         if v in sources:
             recurrence = found[sources[v]][1]
         else:
             operands = step.inputs[2:] if is_backward else step.inputs
-            setting = Setting(primitives, plan, step, operands, f"{step.op.name} {len(found)}", compile_plan)  # type: ignore[arg-type]
+            setting = Setting(primitives, plan, step, operands, f"recurrence {len(found)}", compile_plan)  # type: ignore[arg-type]
             recurrence = make_recurrence(setting, is_backward or v in sources.values())
         needs_dx = is_backward and reads_before(plan, v, math.prod(plan.shape(step.inputs[2])))
         found[v] = recurrence.run_backward(needs_dx) if is_backward else recurrence.run_forward, recurrence
@@ -68,9 +69,7 @@ def find_forward(plan: Plan, step: Step) -> int | None:
 def reads_before(plan: Plan, v: int, column: int) -> bool:
     """Return whether the plan reads a column of a row before the given one."""
     readers = [step for step in plan.steps if v in step.inputs]
-    return v in plan.outputs or any(
-        step.op.name != "slice" or step.attrs["index"][1][0] < column for step in readers
-    )
+    return v in plan.outputs or any(step.op.name != "slice" or step.attrs["index"][1][0] < column for step in readers)
 
 
 class Setting(NamedTuple):
@@ -87,18 +86,18 @@ class Setting(NamedTuple):
 def make_recurrence(setting: Setting, is_training: bool) -> Recurrence:
     """Return what computes a recurrent step: a fused primitive if the runtime has a fast one for it."""
     primitives, plan, step, operands, *_ = setting
-    kind, names = step.op.name.removesuffix(BACKWARD), activation_names(step)
+    kind, names = step.op.name.removesuffix(BACKWARD), activation_names(step.attrs)
     if names == FUSED_FUNCTIONS:
         (F, columns), (_, H), T = plan.shape(operands[0]), plan.shape(operands[2]), step.attrs["steps"]
-        key = primitives.recurrent_shape((kind, T, columns // T, F, H, step.attrs["reverse"]), step.dtype)
+        key = primitives.recurrent_shape((kind, T, columns // T, F, H, step.attrs["reverse"]), compute_dtype(step))
         if key is not None:
             return FusedRecurrence(setting, is_training, key)
     return StepRecurrence(setting, is_training)
 
 
-def activation_names(step: Step) -> list[str]:
-    """Return the names of the activation functions of a recurrent step."""
-    return [step.attrs[name] for name in ("activation", "gate_activation") if name in step.attrs]
+def compute_dtype(step: Step) -> str:
+    """Return the dtype in which a recurrent step is computed: float32 for 16-bit floats."""
+    return "float32" if step.dtype in HALF_DTYPES else step.dtype
 
 
 class Recurrence(ABC):
@@ -128,10 +127,12 @@ class Recurrence(ABC):
 
     def run_forward(self, *arrays: Array) -> None:
         """Compute the forward step from its operands and its result."""
-        *operands, y = arrays
+        *operands, y = self.widen(arrays)
         saved = self.forward(operands, y)
         if self.is_training:
             self.saved[get_ident()] = saved
+        if y is not arrays[-1]:
+            arrays[-1][...] = y
 
     def run_backward(self, needs_dx: bool) -> Callable[..., None]:
         """Return the function that computes the backward step from its operands and its result."""
@@ -139,7 +140,7 @@ class Recurrence(ABC):
         reshape = self.primitives.runtime.reshape
 
         def run(*arrays: Array) -> None:
-            e, y, *operands, row = arrays
+            e, y, *operands, row = self.widen(arrays)
             saved = self.saved.pop(get_ident(), None)
             if saved is None:
                 saved = self.forward(operands, self.workspace("outputs", y.shape, y))
@@ -148,8 +149,15 @@ class Recurrence(ABC):
             if not needs_dx:
                 gradients[0] = None
             self.backward(e, y, operands, saved, gradients)
+            if row is not arrays[-1]:
+                arrays[-1][...] = row
 
         return run
+
+    def widen(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """Return the operands and the result of the step, copied if they are 16-bit floats."""
+        xp = self.primitives.xp
+        return [xp.astype(x, xp.float32) for x in arrays] if self.step.dtype in HALF_DTYPES else arrays
 
     def workspace(self, purpose: str, shape: Shape, like: Array) -> Array:
         """Return an uninitialized array."""
@@ -199,7 +207,7 @@ class StepRecurrence(Recurrence):
 
     def __init__(self, setting: Setting, is_training: bool) -> None:
         super().__init__(setting, is_training)
-        self.cell, names = CELLS[self.step.op.name.removesuffix(BACKWARD)], activation_names(self.step)
+        self.cell, names = CELLS[self.step.op.name.removesuffix(BACKWARD)], activation_names(self.step.attrs)
         self.order = [*range(self.T)][:: -1 if self.step.attrs["reverse"] else 1]
         self.plans: list[Plan] = []
         be = self.plan.targets[0].be
@@ -216,7 +224,7 @@ class StepRecurrence(Recurrence):
                 targets, trees = [*targets, *saved], [*trees, *others]
             self.run_step = self.compile(trees, targets, [z, W_recur, b, *previous])
             if is_training:
-                derivatives = [DERIVATIVES[name] for name in names]
+                derivatives = derivatives_of(be, names)
                 total = [e + errors[0], *errors[1:]]
                 dz, new = self.cell.step_backward(be, total, previous, states, saved, W_recur, derivatives)
                 targets, leaves = [self.placeholder(dz_shape, False), *errors], [e, *errors, *previous]
@@ -224,7 +232,7 @@ class StepRecurrence(Recurrence):
 
     def placeholder(self, shape: Shape, is_contiguous: bool = True) -> Tensor:
         """Return a tensor without an array, for plans."""
-        return Tensor(None, self.be.tensor_info(shape, self.step.dtype, is_contiguous))
+        return Tensor(None, self.be.tensor_info(shape, compute_dtype(self.step), is_contiguous))
 
     def compile(self, trees: Sequence[Any], targets: Sequence[Tensor], leaves: Sequence[Tensor]) -> Callable[..., None]:
         """Return the function ``run(targets, leaves)`` of a plan, which uses the arena after the temporaries."""
@@ -245,14 +253,14 @@ class StepRecurrence(Recurrence):
     def forward(self, operands: Sequence[Array], y: Array) -> Any:
         """Write h of all steps, and return the states and saved values of each step, (T, number, H, N)."""
         x, W_input, W_recur, b, *states = operands
-        (F, columns), num_states = x.shape, len(states)
+        num_states = len(states)
         count = num_states + self.cell.num_saved if self.is_training else num_states
         buffer = self.workspace("steps", (self.T if self.is_training else 2, count, self.H, self.N), x)
         z = self.workspace("gates", (self.T, W_input.shape[0], self.N), x)
         if not self.primitives.runtime.has_values:
             return buffer
         xp = self.primitives.xp
-        self.primitives.gemm(W_input, xp.permute_dims(xp.reshape(x, (F, self.T, self.N)), (1, 0, 2)), z)
+        self.primitives.gemm(W_input, xp.permute_dims(xp.reshape(x, (-1, self.T, self.N)), (1, 0, 2)), z)
         for i, t in enumerate(self.order):
             values = [buffer[t if self.is_training else i % 2, k, ...] for k in range(count)]
             self.run_step([self.columns(y, t), *values], [z[t, ...], W_recur, b, *states])

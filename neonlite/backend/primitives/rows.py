@@ -58,9 +58,7 @@ class PrimitiveCall(NamedTuple):
     required_arena_bytes: Callable[[], int] = lambda: 0
 
 
-def find_primitives(
-    primitives: ReferencePrimitives, plan: Plan, compile_plan: CompilePlan
-) -> dict[int, PrimitiveCall]:
+def find_primitives(primitives: ReferencePrimitives, plan: Plan, compile_plan: CompilePlan) -> dict[int, PrimitiveCall]:
     """Return, for the values of a plan that a primitive computes, its call.
 
     ``compile_plan``: the function of the executor, for plans that a call runs.
