@@ -453,7 +453,7 @@ class GradientCache:
         self.known_nodes = [node for node in values if node is not op_tree]
         *self.nodes, root = nodes_of(op_tree)  # without the root
         # also those that the formula of an opened op does not use
-        operands = [x for z, opened in (*self.nodes, root) for x in (*opened, *z.operands)]
+        operands = [*(op_tree.leaves or {}).values(), *(x for _, xs in (*self.nodes, root) for x in xs)]
         self.leaves = {id(x): x for x in operands if isinstance(x, Tensor)}
         self.leaves_of_root: dict[int, list[Tensor]] = {}
         for leaf in self.leaves.values():

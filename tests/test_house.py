@@ -28,7 +28,7 @@ from neonlite.backend.runtimes import BUILTIN_RUNTIMES
 from neonlite.backend.runtimes.cuda import op_templates as cuda
 from neonlite.backend.runtimes.numpy import templates as numpy
 from neonlite.backend.runtimes.onednn import post_ops
-from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
+from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient, opened_instead
 
 PACKAGE = Path(neonlite.__file__).parent
 TESTS = Path(__file__).parent
@@ -393,7 +393,8 @@ def test_every_row_is_complete():
         assert op.kind in KINDS, op
         assert op.doc, op
         assert op.sample_range[0] < op.sample_range[1], op
-        assert (op.kind == "composite") == (op.formula is not None), op
+        assert (op.kind == "composite") == (op.run is opened_instead), op
+        assert op.formula is not None or op.kind != "composite", op
         assert (op.grad is missing_gradient) == (op.kind == "structural" or op.opens_to_differentiate), op
         if op.kind != "structural" and op.arity > 0 and op.kind != "random":
             f = op.formula or op.run
