@@ -228,7 +228,7 @@ def test_no_array_library_above_the_backend():
 
 
 TABLE = {"neonlite.dtypes", "neonlite.ops.shapes", "neonlite.ops.functions", "neonlite.ops", "neonlite.typing"}
-TABLE |= {"neonlite.ops.linalg", "neonlite.ops.images", "neonlite.ops.composites"}
+TABLE |= {"neonlite.ops.linalg", "neonlite.ops.images", "neonlite.ops.recurrent", "neonlite.ops.composites"}
 
 
 VISUALIZE = {name for name in MODULES if f"{name}.".startswith("neonlite.visualize.")}
@@ -244,6 +244,7 @@ DRAWING = {*TABLE, *VISUALIZE, "neonlite.files", "neonlite.messages", "neonlite.
         ("neonlite.ops.linalg", {"neonlite.ops.shapes"}),
         ("neonlite.ops.composites", set()),
         ("neonlite.ops.images", {"neonlite.dtypes", "neonlite.ops.functions", "neonlite.ops.shapes"}),
+        ("neonlite.ops.recurrent", {"neonlite.dtypes", "neonlite.ops.functions", "neonlite.ops.shapes"}),
         ("neonlite.ops", TABLE - {"neonlite.ops", "neonlite.typing"}),
         ("neonlite.tree_structure", TABLE),
         ("neonlite.messages", {"neonlite.tree_structure", "neonlite.typing"}),

@@ -246,13 +246,23 @@ class StepRecurrence(Recurrence):
         """Return the arena size."""
         return max(plan.required_arena_bytes() for plan in self.plans)
 
+    def initial_states(self, operands: Sequence[Array]) -> list[Array]:
+        """Return the initial states as contiguous arrays, which the plans of steps expect."""
+        states = list(operands[4:])
+        for k, v in enumerate(self.operands[4:]):
+            if not self.plan.is_contiguous(v):
+                copy = self.workspace(f"initial state {k}", states[k].shape, states[k])
+                copy[...] = states[k]
+                states[k] = copy
+        return states
+
     def columns(self, x: Array, t: int) -> Array:
         """Return the columns of a step."""
         return x[:, t * self.N : (t + 1) * self.N]
 
     def forward(self, operands: Sequence[Array], y: Array) -> Any:
         """Write h of all steps, and return the states and saved values of each step, (T, number, H, N)."""
-        x, W_input, W_recur, b, *states = operands
+        (x, W_input, W_recur, b), states = operands[:4], self.initial_states(operands)
         num_states = len(states)
         count = num_states + self.cell.num_saved if self.is_training else num_states
         buffer = self.workspace("steps", (self.T if self.is_training else 2, count, self.H, self.N), x)
@@ -269,7 +279,7 @@ class StepRecurrence(Recurrence):
 
     def backward(self, e: Array, y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]) -> None:
         """Write the gradients of the operands."""
-        x, W_input, W_recur, _, *states = operands
+        (x, W_input, W_recur), states = operands[:3], self.initial_states(operands)
         num_states, T, N = len(states), self.T, self.N
         dz = self.primitives.runtime.reshape(self.workspace("gates", (T, W_recur.shape[0], N), x), (-1, T * N))
         buffers = self.workspace("errors", (2, num_states, self.H, N), x)
