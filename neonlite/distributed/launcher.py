@@ -51,15 +51,16 @@ FORWARDED_SIGNALS = [number for number in (signal.SIGINT, signal.SIGTERM, SIGHUP
 # The shell that runs a rank. mpiexec kills the other ranks as soon as it sees that one has ended irregularly; the delay
 # gives their monitors the time to print an error, else the shell prints one. Signals go to the process group: the shell
 # must survive them. The rank sends USR1 when it is connected, and USR2 when it exits regularly, not by os._exit(0).
-# Ranks that wait for one that has failed before it was connected would wait forever: mpiexec of MPICH ends them some
-# seconds later, by PMI's message "abort".
+# mpiexec of MPICH does not see the end of a rank for which others wait to be connected or to end, and these would wait
+# forever: PMI's message "abort" ends them.
 RANK_SHELL = (
     'f= c= e=; trap f=x INT TERM; trap c=+ USR1; trap e=- USR2; NEONLITE_SHELL=$$ "$@"; s=$?; '
-    'if [ "$PMI_FD" ] && [ -z "$c" ] && [ "$f$s" != 0 ]; then "$0" -I -S -c "import time; time.sleep(2); '
-    "print('cmd=abort exitcode=$((s ? s : 1))', file=open($PMI_FD, 'w'))\" </dev/null >/dev/null 2>&1 & fi; "
+    'abort() { [ -z "$PMI_FD" ] || "$0" -I -S -c "import time; time.sleep($1); '
+    "print('cmd=abort exitcode=$((s ? s : 1))', file=open($PMI_FD, 'w'))\" </dev/null >/dev/null 2>&1; }; "
+    'if [ -z "$c" ] && [ "$f$s" != 0 ]; then abort 2 & fi; '
     'case "$f$s $c$e" in x* | "0 " | "0 +-" | [12]" "* | 129" "* | 130" "* | 143" "*) ;; '
     '*) sleep 2; echo "neonlite: rank ${PMI_RANK-$OMPI_COMM_WORLD_RANK} has ended with exit status $s." >&2; '
-    "[ $s = 0 ] && s=1 ;; esac; exit $s"
+    "abort 0; [ $s = 0 ] && s=1 ;; esac; exit $s"
 )
 
 RUN_CALL = "import sys; from neonlite.distributed.launcher import run_call; run_call(sys.argv[1], int(sys.argv[2]))"

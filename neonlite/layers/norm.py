@@ -189,17 +189,39 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         """Return the outputs, normalized with the statistics of the minibatch; if frozen, with the running ones."""
         if not self._trainable:
             return self.inference_formula(x)
-        be, flat = self.be, self.be.reshape(x, self.nfm, -1)
         if self.binary:
-            return self.normalize(x, be.mean(flat, axis=1), be.var(flat, axis=1, binary=True))
-        return be.reshape(be.normalize(flat, axis=1, eps=self.eps) * self.gamma + self.beta, x.shape)
+            return self.normalize(x, *self.statistics(x))
+        return self.be.reshape(self.be.batch_norm(self.channels(x), self.gamma, self.beta, eps=self.eps), x.shape)
+
+    def channels(self, x: Operand) -> Operand:
+        """Return the inputs with the features along the first axis.
+
+        Parameters
+        ----------
+        x : Tensor or OpTreeNode
+            The inputs.
+        """
+        return x if x.ndim > 2 else self.be.reshape(x, self.nfm, -1)
+
+    def statistics(self, x: Operand) -> tuple[Operand, Operand]:
+        """Return the mean and the variance of each feature, (nfm, 1).
+
+        Parameters
+        ----------
+        x : Tensor or OpTreeNode
+            The inputs.
+        """
+        be, x = self.be, self.channels(x)
+        axes = tuple(range(1, x.ndim))
+        mean, var = be.mean(x, axis=axes), be.var(x, axis=axes, binary=self.binary)
+        return be.reshape(mean, self.nfm, 1), be.reshape(var, self.nfm, 1)
 
     def training_formula(self, x: Operand) -> Operand:
         """Return the outputs, normalized with the statistics of the minibatch, to which the running ones are moved."""
         if self._trainable:
-            be, rho, flat = self.be, self.rho, self.be.reshape(x, self.nfm, -1)
-            mean, var = be.mean(flat, axis=1), be.var(flat, axis=1, binary=self.binary)
-            be.assign([self.gmean, self.gvar], [rho * self.gmean + (1 - rho) * mean, rho * self.gvar + (1 - rho) * var])
+            rho, (mean, var) = self.rho, self.statistics(x)
+            values = [rho * self.gmean + (1 - rho) * mean, rho * self.gvar + (1 - rho) * var]
+            self.be.assign([self.gmean, self.gvar], values)
         return self.formula(x)  # type: ignore[arg-type]
 
     def inference_formula(self, x: Tensor) -> Operand:
@@ -216,9 +238,12 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         mean, var : Tensor or OpTreeNode
             The statistics, (nfm, 1).
         """
-        be, multiply = self.be, self.be.shift if self.binary else self.be.multiply
-        xhat = multiply(be.reshape(x, self.nfm, -1) - mean, 1 / be.sqrt(var + self.eps))
-        return be.reshape(multiply(xhat, self.gamma) + self.beta, x.shape)
+        be, multiply, inputs = self.be, self.be.shift if self.binary else self.be.multiply, self.channels(x)
+        to = (self.nfm, *(1,) * (inputs.ndim - 1))
+        mean, scale, gamma, beta = (
+            be.reshape(v, to) for v in (mean, 1 / be.sqrt(var + self.eps), self.gamma, self.beta)
+        )
+        return be.reshape(multiply(multiply(inputs - mean, scale), gamma) + beta, x.shape)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs; in training also update the running statistics, unless the layer is frozen."""

@@ -472,7 +472,7 @@ OP_TABLE: tuple[Op, ...] = (
        doc="(x - mean) / sqrt(variance + eps) gamma + beta along an axis", **COMPOSITE),
     Op("rms_norm", formula=composites.rms_norm, arity=-1,
        doc="x / sqrt(mean(x^2) + eps) gamma along an axis", **COMPOSITE),
-    Op("batch_norm", formula=composites.batch_norm, arity=-1,
+    Op("batch_norm", grad=composites.grad_batch_norm, formula=composites.batch_norm, arity=-1,
        doc="images (C, H, W, N), each channel normalized over the pixels and samples of the minibatch", **COMPOSITE),
     Op("group_norm", formula=composites.group_norm, arity=-1,
        doc="images (C, H, W, N), each group of channels of each sample normalized", **COMPOSITE),

@@ -122,22 +122,22 @@ def grad_gelu(be: BackendBase, dz: Operand, z: Operand, x: Operand) -> Gradients
 
 def normalize(be: BackendBase, x: Operand, *, axis: AxisLike = 0, eps: float = 1e-5) -> Operand:
     """Return ``(x - mean) / sqrt(variance + eps)``."""
-    d, std = deviation(be, x, axis, eps)
-    return d / std
+    d, scale = deviation(be, x, axis, eps)
+    return d * scale
 
 
 def grad_normalize(
     be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: AxisLike = 0, eps: float = 1e-5
 ) -> Gradients:
     """Return ``(dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``."""
-    _, std = deviation(be, x, axis, eps)
-    return ((dz - be.mean(dz, axis=axis) - z * be.mean(z * dz, axis=axis)) / std,)
+    _, scale = deviation(be, x, axis, eps)
+    return ((dz - be.mean(dz, axis=axis) - z * be.mean(z * dz, axis=axis)) * scale,)
 
 
 def deviation(be: BackendBase, x: Operand, axis: AxisLike, eps: float) -> tuple[Any, Any]:
-    """Return ``x - mean`` and ``sqrt(variance + eps)``."""
+    """Return ``x - mean`` and ``1 / sqrt(variance + eps)``."""
     d = x - be.mean(x, axis=axis)
-    return d, be.sqrt(be.mean(be.square(d), axis=axis) + eps)
+    return d, 1 / be.sqrt(be.mean(be.square(d), axis=axis) + eps)
 
 
 def scale_and_shift(z: Any, gamma: Operand | None, beta: Operand | None) -> Operand:
@@ -172,6 +172,30 @@ def batch_norm(
     """Return images (C, *sizes, N), each channel normalized."""
     z = be.normalize(x, axis=tuple(range(1, x.ndim)), eps=eps)
     return scale_and_shift(z, per_channel(be, x, gamma), per_channel(be, x, beta))
+
+
+def grad_batch_norm(
+    be: BackendBase,
+    dz: Operand,
+    z: Operand,
+    x: Operand,
+    gamma: Operand | None = None,
+    beta: Operand | None = None,
+    eps: float = 1e-5,
+) -> Gradients:
+    """Return ``gamma (dz - mean(dz) - n mean(n dz)) / sqrt(variance + eps)``, ``sum(n dz)`` and ``sum(dz)``.
+
+    n are the normalized images.
+    """
+    axes = tuple(range(1, x.ndim))
+    _, scale = deviation(be, x, axes, eps)
+    normalized, m = be.normalize(x, axis=axes, eps=eps), math.prod(x.shape[1:])
+    dgamma, dbeta = be.sum(normalized * dz, axis=axes), be.sum(dz, axis=axes)
+    dx = (dz - dbeta * (1 / m) - normalized * (dgamma * (1 / m))) * scale_and_shift(
+        scale, per_channel(be, x, gamma), None
+    )
+    parameters = zip((gamma, beta), (dgamma, dbeta), strict=True)
+    return dx, *(be.reshape(d, p.shape) for p, d in parameters if p is not None)
 
 
 def group_norm(

@@ -70,7 +70,12 @@ class Plan(StepList):
         self.required_arena_bytes = lambda: 0
         self.primitives: dict[int, Any] = {}  # {value: the ``PrimitiveCall`` that computes it}; set by the executor
         self.images: tuple[set[int], set[int]] = (set(), set())  # leaves and targets in any layout; set by the executor
+        self.nhwc: set[int] = set()  # images of the shape (N, *sizes, C); set by the executor
         self.layouts: list[str] = []  # operands in another layout than CHWN, for printing; set by ``be.plan``
+        self.plan_stages()
+
+    def plan_stages(self) -> None:
+        """Group the steps into stages, and assign memory to every value."""
         # values that have views
         self.viewed_values = {self.view_base(v) for v, step in self.numbered_steps if step.kind == "view"}
         # steps that may raise an error, which must run before any target is written; integer powers do for negative

@@ -22,6 +22,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from neonlite.backend.lock import create_lock
@@ -172,6 +173,22 @@ class ImageOperand(NamedTuple):
         return image_shape(self.array)
 
 
+class NHWCImages(NamedTuple):
+    """An image operand whose values are in NHWC: ``nhwc`` is (N, D, H, W, C)."""
+
+    nhwc: NativeArray
+
+    @property
+    def array(self) -> NativeArray:
+        """The view (C, D, H, W, N)."""
+        return self.nhwc.transpose(4, 1, 2, 3, 0)
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the elements."""
+        return self.nhwc.dtype
+
+
 def image_shape(array: NativeArray) -> ImageShape:
     """Return the image shape of an array (C, D, H, W, N)."""
     channels, *_, batch_size = array.shape
@@ -200,6 +217,8 @@ def layout_of(x: object) -> Layout:
 
     "NHWC" if some elements of the tensor are in NHWC only, or exactly the images of the operand.
     """
+    if isinstance(x, NHWCImages):
+        return "NHWC"
     if isinstance(x, ImageOperand):
         images = find_images(x.tensor)
         return "NHWC" if images and not images.has_chwn and images.is_for(x.tensor, x.image_shape) else "CHWN"
@@ -229,7 +248,7 @@ def read_chwn(x: TensorBase | ImageOperand | NativeArray) -> NativeArray:
     elif isinstance(x, ImageOperand):
         t, array = x
     else:
-        return x
+        return x.array.copy() if isinstance(x, NHWCImages) else x
     if (images := find_images(t)) and not images.has_chwn and (cache := t.allocation.layout_cache):
         cache.materialize()
     return array
@@ -247,7 +266,7 @@ def write_chwn(x: TensorBase | ImageOperand | NativeArray, overwrite: bool = Fal
     elif isinstance(x, ImageOperand):
         t, array = x
     else:
-        return x
+        return x.array if isinstance(x, NHWCImages) else x
     if (images := find_images(t)) and (cache := t.allocation.layout_cache):
         if not (overwrite and images.is_replaced_by(t)):
             cache.materialize()
@@ -260,6 +279,8 @@ def read_nhwc(x: Any, shape: ImageShape | None = None) -> NativeArray:
 
     None if the tensor cannot be in NHWC, or the buffer of its memory holds other images.
     """
+    if isinstance(x, NHWCImages):
+        return x.nhwc.reshape(-1)
     t: TensorBase
     t, shape = (x.tensor, x.image_shape) if shape is None else (x, shape)
     if not can_cache_nhwc(t):
@@ -271,6 +292,11 @@ def read_nhwc(x: Any, shape: ImageShape | None = None) -> NativeArray:
             cache.reorderer.reorder(shape, t.storage, write.images.nhwc, False)
             cache.images = write.images._replace(has_chwn=True)
         return cache.images.nhwc if cache.images.is_for(t, shape) else None
+
+
+def writing_nhwc(x: Any) -> AbstractContextManager[NativeArray]:
+    """Return the write of an image operand: ``with writing_nhwc(x) as flat: ...``."""
+    return nullcontext(x.nhwc.reshape(-1)) if isinstance(x, NHWCImages) else write_nhwc(x)
 
 
 def write_nhwc(x: Any, shape: ImageShape | None = None) -> NhwcWrite:
@@ -312,9 +338,11 @@ def can_cache_nhwc(t: TensorBase) -> bool:
 
 def can_write_nhwc(results: Sequence[NativeArray], operands: Sequence[NativeArray]) -> bool:
     """Return whether results can be left in NHWC: none uses the memory of another argument."""
-    if not all(isinstance(x, ImageOperand) and can_cache_nhwc(x.tensor) for x in results):
+    if not all(
+        isinstance(x, NHWCImages) or (isinstance(x, ImageOperand) and can_cache_nhwc(x.tensor)) for x in results
+    ):
         return False
-    written = [x.tensor.allocation for x in results]
+    written = [x.tensor.allocation for x in results if isinstance(x, ImageOperand)]
     read = [x.tensor.allocation for x in operands if isinstance(x, ImageOperand)]
     return len({*map(id, written)}) == len(written) and not any(x is y for x in written for y in read)
 

@@ -245,10 +245,25 @@ class StepList:
             inputs = [self._skip_broadcasts(x) for x in inputs]
         if op.name == "reshape" and self._reshape_needs_copy(inputs[0], shape):  # type: ignore[arg-type]
             inputs = [self._add_cast(inputs[0], dtype)]
-        self.steps.append(Step(op, attrs, tuple(inputs), shape, dtype, compute_dtype))
+        return self.append_step(Step(op, attrs, tuple(inputs), shape, dtype, compute_dtype))
+
+    def append_step(self, step: Step) -> int:
+        """Append a step as it is, and return its value id.
+
+        Parameters
+        ----------
+        step : Step
+            The step.
+
+        Returns
+        -------
+        int
+            The value id.
+        """
+        self.steps.append(step)
         v = len(self.leaves) + len(self.steps) - 1
-        if op.kind == "view":
-            self.strides[v] = self._view_strides(self.steps[-1])
+        if step.kind == "view":
+            self.strides[v] = self._view_strides(step)
         return v
 
     def _add_cast(self, x: int | Constant, dtype: str) -> int:

@@ -223,6 +223,10 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
     supports_fused_relu = False  # whether ``try_conv_bias`` applies relu
     supports_scatter = False  # whether ``scatter`` computes the scatter-add of op-trees
 
+    def reorder(self, shape: Any, chwn: Array, nhwc: Array, to_chwn: bool) -> None:
+        """Copy images from CHWN to NHWC, or back with ``to_chwn``, where ``computes`` an op in NHWC."""
+        raise NotImplementedError
+
     def can_normalize(self, shape: Any, eps: float) -> bool:
         """Return whether ``batch_norm_fprop`` and ``batch_norm_bprop`` support NHWC images of a shape."""
         return False

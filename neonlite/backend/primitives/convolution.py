@@ -120,8 +120,8 @@ class ConvPrimitives(MatmulPrimitives):
         inverse = tuple(filter_axes_order(layer).index(axis) for axis in range(5))
         scale_and_add(u, self.xp.permute_dims(gradient, inverse), beta)
 
-    def supports_groups(self, op: str, layer: ConvLayer) -> bool:
-        """Return whether the primitive of an op, "conv", "conv_backward" or "conv_update", computes groups."""
+    def computes(self, op: str, layer: Any) -> bool:
+        """Return whether a library computes an op of the table for images: in NHWC, and with groups."""
         return False
 
     def try_conv_bias(self, layer: ConvLayer, i: Array, f: Array, o: Array, bias: Array, relu: bool) -> bool:

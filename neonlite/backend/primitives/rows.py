@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from neonlite.backend.planning import Plan
-from neonlite.backend.planning.layout import ImageOperand
+from neonlite.backend.planning.layout import ImageOperand, ImageShape, NHWCImages
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
@@ -25,7 +26,17 @@ CONVOLUTIONS: dict[str, tuple[str, Callable[..., None]]] = {
 
 def find_indices(primitives: ReferencePrimitives, layer: PoolLayer, i: NativeArray, indices: NativeArray) -> None:
     """Write the positions of the maxima."""
-    primitives.pool_fprop(layer, i, primitives.get_workspace("maxima", layer.dimO, i), indices, 0.0)
+    maxima = primitives.get_workspace("maxima", layer.dimO, i)
+    if isinstance(indices, NHWCImages):
+        maxima = NHWCImages(maxima.reshape(swap_ends(layer.dimO)))
+    primitives.pool_fprop(layer, i, maxima, indices, 0.0)
+
+
+def find_maxima(
+    primitives: ReferencePrimitives, layer: PoolLayer, i: NativeArray, o: NativeArray, indices: NativeArray
+) -> None:
+    """Write the maxima and their positions."""
+    primitives.pool_fprop(layer, i, o, indices, 0.0)
 
 
 POOLINGS: dict[str, tuple[str, str, Callable[..., None]]] = {
@@ -48,12 +59,13 @@ POOLINGS: dict[str, tuple[str, str, Callable[..., None]]] = {
 class PrimitiveCall(NamedTuple):
     """The primitive that computes a step: a function of the arrays of its operands and its result.
 
-    ``inputs``: the operands, of which a reshape is skipped. ``takes_images``: which of them, and last whether the
-    result, may be an ``ImageOperand``. ``required_arena_bytes()``: the arena size of plans that it runs.
+    ``inputs``: the operands, of which a reshape is skipped. ``outputs``: the results. ``takes_images``: which of them,
+    the results last, may be an ``ImageOperand``. ``required_arena_bytes()``: the arena size of plans that it runs.
     """
 
     run: Callable[..., None]
     inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
     takes_images: tuple[bool, ...]
     required_arena_bytes: Callable[[], int] = lambda: 0
 
@@ -63,11 +75,11 @@ def find_primitives(primitives: ReferencePrimitives, plan: Plan, compile_plan: C
 
     ``compile_plan``: the function of the executor, for plans that a call runs.
     """
-    found = {v: find_primitive(primitives, plan, step) for v, step in plan.numbered_steps}
+    found = {v: find_primitive(primitives, plan, v) for v in plan.step_values}
     calls = {v: call for v, call in found.items() if call is not None}
     for v, (run, recurrence) in find_recurrences(primitives, plan, compile_plan).items():
         inputs: Any = plan.step_of(v).inputs
-        calls[v] = PrimitiveCall(run, inputs, (False,) * (len(inputs) + 1), recurrence.required_arena_bytes)
+        calls[v] = PrimitiveCall(run, inputs, (v,), (False,) * (len(inputs) + 1), recurrence.required_arena_bytes)
     return calls
 
 
@@ -87,56 +99,121 @@ def find_images(plan: Plan) -> tuple[set[int], set[int]]:
     return leaves, targets - set(plan.held_in_targets.values())
 
 
-def find_primitive(primitives: ReferencePrimitives, plan: Plan, step: Step) -> PrimitiveCall | None:
-    """Return the call of the primitive that computes a step; None if no primitive does."""
+def image_layer(primitives: ReferencePrimitives, plan: Plan, v: int) -> tuple[str, Any, Callable[..., None]] | None:
+    """Return what the operands and the result of a step are, its layer object and its call; None if there is none."""
+    step = plan.step_of(v)
     name, attrs = step.op.name, step.attrs
     if name not in CONVOLUTIONS and name not in POOLINGS:
         return None
     dtype, halves = plan.dtype(step.inputs[0]), () if primitives.runtime.supports_half else HALF_DTYPES
     if dtype not in FLOAT_DTYPES or dtype in halves or not attrs.get("mean", True):
         return None
-    shapes = [*map(plan.shape, step.inputs), step.shape]
+    shapes = [swap_ends(plan.shape(x)) if x in plan.nhwc else plan.shape(x) for x in (*step.inputs, v)]
     if any(0 in shape for shape in shapes):
         return None
     layer: Any
     if name in CONVOLUTIONS:
         roles, call = CONVOLUTIONS[name]
         layer = convolution_layer(step, dtype, **dict(zip(roles, shapes, strict=True)))
-        if layer.groups > 1 and not primitives.supports_groups(name, layer):
+        if layer.groups > 1 and not primitives.computes(name, layer):
             return None
     else:
         roles, op, call = POOLINGS[name]
         layer = pooling_layer(step, dtype, op, **dict(zip(roles, shapes, strict=True)))
-    dims = [getattr(layer, f"dim{role}") for role in roles]
+    return roles, layer, call
+
+
+def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall | None:
+    """Return the call of the primitive that computes a step; None if no primitive does."""
+    step, reshape = plan.step_of(v), primitives.runtime.reshape
+    if step.op.name == "reorder":
+        return reorder_call(primitives, plan, v)
+    if (found := image_layer(primitives, plan, v)) is None:
+        return None
+    roles, layer, call = found
     inputs = tuple(skip_reshapes(plan, x) for x in step.inputs if isinstance(x, int))
-    strided = [not plan.is_contiguous(x) for x in inputs]
-    reshape = primitives.runtime.reshape
+    outputs = (v,) if (pair := find_indices_of(plan, v)) is None else (v, pair)
+    if pair is not None:
+        roles, call = "IOO", find_maxima
+    is_strided = [not plan.is_contiguous(x) for x in inputs]
+    values = [*inputs, *outputs]
+    shapes = [getattr(layer, f"dim{role}") for role in roles]
+    is_nhwc = [x in plan.nhwc for x in values]
+
+    def operand(n: int, x: Any) -> Any:
+        if n < len(is_strided) and is_strided[n]:
+            x = contiguous_copy(primitives, n, x)
+        if is_nhwc[n]:
+            return NHWCImages(reshape(x, swap_ends(shapes[n])))
+        return x._replace(array=reshape(x.array, shapes[n])) if isinstance(x, ImageOperand) else reshape(x, shapes[n])
 
     def run(*arrays: NativeArray) -> None:
-        operands = [
-            contiguous_copy(primitives, n, x) if is_strided else x
-            for n, (x, is_strided) in enumerate(zip(arrays, strided, strict=False))
-        ]
-        values = zip((*operands, arrays[-1]), dims, strict=True)
-        call(
-            primitives,
-            layer,
-            *(
-                x._replace(array=reshape(x.array, shape)) if isinstance(x, ImageOperand) else reshape(x, shape)
-                for x, shape in values
-            ),
+        call(primitives, layer, *[operand(n, x) for n, x in enumerate(arrays)])
+
+    is_copied = [
+        *(strided or plan.view_base(x) != x for x, strided in zip(inputs, is_strided, strict=True)),
+        False,
+        False,
+    ]
+    takes_images = tuple(role != "F" and not copied for role, copied in zip(roles, is_copied, strict=False))
+    return PrimitiveCall(run, inputs, outputs, takes_images)
+
+
+def reorder_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
+    """Return the copy of images to the other layout."""
+    x: Any = plan.step_of(v).inputs[0]
+    shape = plan.shape(v)
+    is_nhwc, reshape = v in plan.nhwc, primitives.runtime.reshape
+    C, *sizes, N = swap_ends(shape) if is_nhwc else shape
+    images, size = ImageShape(C, math.prod(sizes), N), math.prod(shape)
+
+    def run(source: NativeArray, out: NativeArray) -> None:
+        if not source.flags.c_contiguous:
+            source = contiguous_copy(primitives, 0, source)
+        source, out = reshape(source, (size,)), reshape(out, (size,))
+        primitives.reorder(images, *((source, out) if is_nhwc else (out, source)), not is_nhwc)
+
+    return PrimitiveCall(run, (x,), (v,), (False, False))
+
+
+def find_indices_of(plan: Plan, v: int) -> int | None:
+    """Return the step that finds the positions of the maxima of a step, if it is computed in the same stage."""
+    w = plan.stages[plan.stage_of[v]].steps[-1]
+    return w if w != v else None
+
+
+def pair_pools(plan: Plan) -> None:
+    """Move the positions of maxima into the stage that computes the maxima."""
+    maxima = {
+        (step.inputs, tuple(step.attrs.items())): v for v, step in plan.numbered_steps if step.op.name == "max_pool"
+    }
+    pairs = {}
+    for w, step in plan.numbered_steps:
+        if step.op.name == "max_pool_indices":
+            attrs = tuple(item for item in step.attrs.items() if item[0] != "to")
+            if (v := maxima.get((step.inputs, attrs))) is not None:
+                pairs[v] = w
+    if pairs:
+        moved = set(pairs.values())
+        plan.set_stages(
+            [
+                stage._replace(steps=[stage.steps[0], pairs[stage.steps[0]]]) if stage.steps[0] in pairs else stage
+                for stage in plan.stages
+                if stage.steps[0] not in moved
+            ]
         )
 
-    is_copied = (*(is_strided or plan.view_base(x) != x for x, is_strided in zip(inputs, strided, strict=True)), False)
-    takes_images = tuple(role != "F" and not copied for role, copied in zip(roles, is_copied, strict=True))
-    return PrimitiveCall(run, inputs, takes_images)
+
+def swap_ends(shape: Shape) -> Shape:
+    """Return a shape with the first and the last axis exchanged."""
+    return (shape[-1], *shape[1:-1], shape[0])
 
 
 def skip_reshapes(plan: Plan, x: int) -> int:
     """Return the contiguous value that is reshaped, or the value itself."""
     while x >= len(plan.leaves) and plan.step_of(x).op.name == "reshape" and plan.is_contiguous(x):
         (source,) = plan.step_of(x).inputs
-        if not isinstance(source, int) or not plan.is_contiguous(source):
+        if not isinstance(source, int) or not plan.is_contiguous(source) or (x in plan.nhwc) != (source in plan.nhwc):
             break
         x = source
     return x

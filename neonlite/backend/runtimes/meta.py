@@ -492,14 +492,14 @@ class MetaExecutor:
             for step in draws:
                 step.op.run(self.runtime.xp, *(leaves[x] for x in step.inputs), **step.attrs)  # type: ignore[index]
             with self.runtime.count.override(flops):
-                for v, call in plan.primitives.items():
+                for call in plan.primitives.values():
                     values = [
                         leaves[x]
                         if x < len(plan.leaves)
                         else targets[direct[x]]
                         if x in direct
                         else xp.empty(plan.shape(x), plan.dtype(x))
-                        for x in (*call.inputs, v)
+                        for x in (*call.inputs, *call.outputs)
                     ]
                     call.run(*values)
 

@@ -216,7 +216,7 @@ class CudaExecutor:
         """Compute a stage op by op, then copy its results to their buffers."""
         first = stage.steps[0]
         if call := plan.primitives.get(first):
-            call.run(*[values[x] for x in call.inputs], values[first])
+            call.run(*[values[x] for x in (*call.inputs, *call.outputs)])
             return
         if len(stage.steps) == 1 and self._try_primitive(plan.step_of(first), first, values):
             return

@@ -16,7 +16,8 @@ from neonlite.backend.errstate import copy_unsafe, ignore_fp_errors, restore_fp_
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.planning.steps import Stage
-from neonlite.backend.primitives.rows import find_images, find_primitives
+from neonlite.backend.primitives.nhwc import lay_out_images
+from neonlite.backend.primitives.rows import find_images, find_primitives, pair_pools
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import accelerated, accelerator_versions
 from neonlite.backend.runtimes.base import Runner, Runtime
@@ -42,6 +43,8 @@ class BlockedExecutor(StageExecutor):
 
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)`` for a plan, and set ``plan.required_arena_bytes`` and ``primitives``."""
+        lay_out_images(self.primitives, plan)
+        pair_pools(plan)
         plan.primitives = find_primitives(self.primitives, plan, self.compile)
         has_images = any(any(call.takes_images) for call in plan.primitives.values())
         if has_images and self.primitives.supports_nhwc:
@@ -137,7 +140,8 @@ class CallStage:
         """Write the result."""
         step, out = self.step, env[self.v]
         if self.primitive is not None:
-            self.primitive.run(*[get_value(x, env) for x in self.primitive.inputs], out)
+            inputs, outputs = self.primitive.inputs, self.primitive.outputs
+            self.primitive.run(*[get_value(x, env) for x in inputs], *[env[v] for v in outputs])
             return
         if self.function is None:
             reference = self.executor.reference

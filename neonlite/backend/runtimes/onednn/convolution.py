@@ -23,13 +23,14 @@ from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.layout import (
     ImageOperand,
     ImageShape,
+    NHWCImages,
     can_write_nhwc,
     image_shape,
     layout_of,
     read_chwn,
     read_nhwc,
     write_chwn,
-    write_nhwc,
+    writing_nhwc,
 )
 from neonlite.backend.primitives import saved_operand
 from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer
@@ -72,7 +73,7 @@ REDUCTION_SUM = 0x2FFF4
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
 MIN_PARALLEL_SUM = 1 << 20  # elements: both ways take the same time from there to 8 << 20, by thresholds.py
 MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
-Images: TypeAlias = "Array | ImageOperand"
+Images: TypeAlias = "Array | ImageOperand | NHWCImages"
 UINT8_TEMPLATE = np.empty(0, np.uint8)  # empty arrays that specify a dtype
 ARGMAX_TEMPLATES: dict[int, Array] = {1: UINT8_TEMPLATE, 4: np.empty(0, np.int32)}  # by itemsize
 
@@ -102,11 +103,18 @@ class OneDNNConvolution(NumPyPrimitives):
         else:
             super().conv_fprop(layer, read_chwn(i), f, write_chwn(o, beta == 0), alpha, beta)
 
-    def supports_groups(self, op: str, layer: ConvLayer) -> bool:
-        """Return whether the primitive of an op, "conv", "conv_backward" or "conv_update", computes groups."""
-        factory = {"conv": create_fprop, "conv_backward": create_bprop, "conv_update": create_update}[op]
-        like = self.xp.empty(0, dtype=layer.dtype)
-        return layer.C >= MIN_BPROP_CHANNELS and self._get_convolution(factory, layer, like) is not None
+    def computes(self, op: str, layer: Any) -> bool:
+        """Return whether oneDNN computes an op of the table for images: in NHWC, and with groups."""
+        like, is_pool = self.xp.empty(0, dtype=layer.dtype), "pool" in op
+        if not is_pool:
+            is_large = op != "conv_backward" or layer.C >= MIN_BPROP_CHANNELS
+            return is_large and self._get_convolution(CONVOLUTION_FACTORIES[op], layer, like) is not None
+        factory = (
+            create_pooling_backward if "unpool" in op else create_max_pooling if layer.op == "max" else create_pooling
+        )
+        pooling = self._get_pooling(factory, layer, like, True)
+        indices = [UINT8_TEMPLATE if math.prod(layer.JTRS) <= 256 else ARGMAX_TEMPLATES[4]] * (layer.op == "max")
+        return pooling is not None and self._has_argmax_size(pooling, layer, indices)
 
     def try_conv_bias(self, layer: ConvLayer, i: Images, f: Array, o: Images, bias: Array, relu: bool) -> bool:
         """Compute ``o = conv(i, f) + bias`` and return True, or return False without a fast primitive. bias (K,)."""
@@ -203,7 +211,7 @@ class OneDNNConvolution(NumPyPrimitives):
         if layer.op == "max" and not self._is_finite(images):
             return False
         with ExitStack() as stack:
-            buffers = [stack.enter_context(write_nhwc(x)) for x in outputs]
+            buffers = [stack.enter_context(writing_nhwc(x)) for x in outputs]
             self._execute(pooling.primitive, (images, *buffers))
         return True
 
@@ -333,7 +341,7 @@ class OneDNNConvolution(NumPyPrimitives):
         bias: Array | None = None,
     ) -> None:
         """Compute ``out = alpha result + beta out``. ``bias``: the last argument."""
-        array = out.array if isinstance(out, ImageOperand) else out
+        array = out.array if isinstance(out, ImageOperand | NHWCImages) else out
         if not array.flags.writeable:  # oneDNN does not check
             raise ValueError("output array is read-only")
         primitive, nhwc_args, reorders = reordered
@@ -342,7 +350,7 @@ class OneDNNConvolution(NumPyPrimitives):
         arrays = [self._reorder_operand(reordered, *pair) for pair in zip(args, operands, strict=False)]
         last = () if bias is None else (bias,)
         if is_plain_write and n in nhwc_args and can_write_nhwc([out], operands):
-            with write_nhwc(out) as buffer:
+            with writing_nhwc(out) as buffer:
                 self._execute(primitive, (*arrays, buffer, *last))
             return
         write_chwn(out, beta == 0)
@@ -373,7 +381,7 @@ class OneDNNConvolution(NumPyPrimitives):
 
     def _nhwc_operand(self, arg: int, x: Images) -> Any:
         """Return images in NHWC: from the layout cache if they have one, else reordered into a workspace."""
-        if isinstance(x, ImageOperand) and (images := read_nhwc(x)) is not None:
+        if isinstance(x, ImageOperand | NHWCImages) and (images := read_nhwc(x)) is not None:
             return images
         array = read_chwn(x)
         buffer = self._arg_buffer(arg, array.nbytes, array.dtype)
@@ -543,6 +551,14 @@ def create_update(library: Library, layer: ConvLayer) -> ReorderedPrimitive:
     return desc.create_primitive(
         primitive_desc, (ARG_SRC, ARG_DIFF_DST), ARG_DIFF_WEIGHTS, ARG_SRC, ARG_DIFF_DST, ARG_DIFF_WEIGHTS
     )
+
+
+# by op
+CONVOLUTION_FACTORIES: dict[str, Factory] = {
+    "conv": create_fprop,
+    "conv_backward": create_bprop,
+    "conv_update": create_update,
+}
 
 
 class PoolingDesc:
