@@ -206,7 +206,7 @@ class RecurrentBase(ParameterLayer):
         W_input, W_recur, b = self.split_weights(self.W, direction)
         n = x.shape[1] // T
         x = take_block(x, (direction * F, F), (0, x.shape[1])) if self.split_inputs else x
-        states: list[Any] = [be.zeros((self.nout, n))] * len(self.state_names)
+        states: list[Any] = [be.zeros((self.nout, n), name="zeros")] * len(self.state_names)
         names = [name_of_function(f) for f in self.functions]
         if self.cell and "" not in names:
             options = dict(zip(("activation", "gate_activation"), names, strict=False))
