@@ -47,8 +47,8 @@ def find_recurrences(
             recurrence = found[sources[v]][1]
         else:
             operands = step.inputs[2:] if is_backward else step.inputs
-            setting = Setting(primitives, plan, step, operands, f"recurrence {len(found)}", compile_plan)  # type: ignore[arg-type]
-            recurrence = make_recurrence(setting, is_backward or v in sources.values())
+            planned = PlannedStep(primitives, plan, step, operands, f"recurrence {len(found)}", compile_plan)  # type: ignore[arg-type]
+            recurrence = make_recurrence(planned, is_backward or v in sources.values())
         needs_dx = is_backward and reads_before(plan, v, math.prod(plan.shape(step.inputs[2])))
         found[v] = recurrence.run_backward(needs_dx) if is_backward else recurrence.run_forward, recurrence
     return found
@@ -72,7 +72,7 @@ def reads_before(plan: Plan, v: int, column: int) -> bool:
     return v in plan.outputs or any(step.op.name != "slice" or step.attrs["index"][1][0] < column for step in readers)
 
 
-class Setting(NamedTuple):
+class PlannedStep(NamedTuple):
     """A recurrent step of a plan, and the values of x, W_input, W_recur, b and the initial states."""
 
     primitives: ReferencePrimitives
@@ -83,16 +83,16 @@ class Setting(NamedTuple):
     compile_plan: CompilePlan
 
 
-def make_recurrence(setting: Setting, is_training: bool) -> Recurrence:
+def make_recurrence(planned: PlannedStep, is_training: bool) -> Recurrence:
     """Return what computes a recurrent step: a fused primitive if the runtime has a fast one for it."""
-    primitives, plan, step, operands, *_ = setting
+    primitives, plan, step, operands, *_ = planned
     kind, names = step.op.name.removesuffix(BACKWARD), activation_names(step.attrs)
     if names == FUSED_FUNCTIONS:
         (F, columns), (_, H), T = plan.shape(operands[0]), plan.shape(operands[2]), step.attrs["steps"]
         key = primitives.recurrent_shape((kind, T, columns // T, F, H, step.attrs["reverse"]), compute_dtype(step))
         if key is not None:
-            return FusedRecurrence(setting, is_training, key)
-    return StepRecurrence(setting, is_training)
+            return FusedRecurrence(planned, is_training, key)
+    return StepRecurrence(planned, is_training)
 
 
 def compute_dtype(step: Step) -> str:
@@ -106,8 +106,8 @@ class Recurrence(ABC):
     ``is_training``: the forward pass saves values for the backward pass.
     """
 
-    def __init__(self, setting: Setting, is_training: bool) -> None:
-        self.primitives, self.plan, self.step, self.operands, self.name, _ = setting
+    def __init__(self, planned: PlannedStep, is_training: bool) -> None:
+        self.primitives, self.plan, self.step, self.operands, self.name, _ = planned
         self.is_training, self.T = is_training, self.step.attrs["steps"]
         self.shapes: list[Shape] = [*map(self.plan.shape, self.operands)]
         self.H, self.N = self.shapes[2][1], self.shapes[0][1] // self.T
@@ -167,8 +167,8 @@ class Recurrence(ABC):
 class FusedRecurrence(Recurrence):
     """All steps by a primitive of the runtime."""
 
-    def __init__(self, setting: Setting, is_training: bool, key: Any) -> None:
-        super().__init__(setting, is_training)
+    def __init__(self, planned: PlannedStep, is_training: bool, key: Any) -> None:
+        super().__init__(planned, is_training)
         self.key = key
 
     def forward(self, operands: Sequence[Array], y: Array) -> Any:
@@ -205,13 +205,13 @@ class FusedRecurrence(Recurrence):
 class StepRecurrence(Recurrence):
     """A compiled plan of one step, run for all steps; weight gradients are products over all steps."""
 
-    def __init__(self, setting: Setting, is_training: bool) -> None:
-        super().__init__(setting, is_training)
+    def __init__(self, planned: PlannedStep, is_training: bool) -> None:
+        super().__init__(planned, is_training)
         self.cell, names = CELLS[self.step.op.name.removesuffix(BACKWARD)], activation_names(self.step.attrs)
         self.order = [*range(self.T)][:: -1 if self.step.attrs["reverse"] else 1]
         self.plans: list[Plan] = []
         be = self.plan.targets[0].be
-        self.be, self.compile_plan = be, setting.compile_plan
+        self.be, self.compile_plan = be, planned.compile_plan
         state, dz_shape = (self.H, self.N), (self.shapes[1][0], self.N)
         W_recur, b = (self.placeholder(self.plan.shape(v), self.plan.is_contiguous(v)) for v in self.operands[2:4])
         z, e, y = self.placeholder(dz_shape), self.placeholder(state, False), self.placeholder(state, False)

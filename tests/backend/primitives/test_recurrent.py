@@ -240,3 +240,15 @@ def test_a_compiled_training_step_computes_what_its_statements_do(runtime: Backe
         w[:] = array
     np.testing.assert_allclose([float(step(x)) for _ in range(4)], expected, rtol=1e-12 if dtype == "float64" else 1e-5)
     assert expected[3] < expected[0]
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])  # a step of the other has no temporaries
+def test_the_arena_has_space_for_the_plans_of_steps_behind_the_temporaries(runtime: Backend, cell: str) -> None:
+    tensors = [runtime.array(x, "float64") for x in operands(cell, *SIZES)]
+    tree = getattr(runtime, cell)(tensors[0] * 2, *tensors[1:], **attributes(cell, SIZES[2]))
+    plan = runtime.plan(tree * tree)
+    (call,) = plan.primitives.values()
+    assert plan.arena_bytes > 0
+    assert plan.required_arena_bytes() >= call.required_arena_bytes() > plan.arena_bytes
+    tree.get()
+    assert not runtime.memory_tracker.has_layout_caches  # which only images have
