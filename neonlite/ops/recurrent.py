@@ -1,7 +1,8 @@
 """The rows of the op table for recurrence over time: simple, LSTM and GRU layers, and their backward passes.
 
-A sequence is a matrix (F, T N), whose column t N + n is time step t of sequence n. Each row of the table is all
-steps of a cell, which are functions of arrays or of op-trees; plans compute it by a primitive.
+A sequence is a matrix (F, T N), whose column t N + n is time step t of sequence n. An op computes all steps of a cell.
+The steps are functions of arrays or of op-trees: the forward function of an op and its formula are the same. In plans,
+primitives compute the ops.
 """
 
 from __future__ import annotations
@@ -140,7 +141,6 @@ class Cell(NamedTuple):
 
     num_gates: int
     num_states: int
-    num_functions: int
     num_saved: int
     gates_of_h: int
     step: Callable[..., tuple[list[Any], ...]]
@@ -148,9 +148,9 @@ class Cell(NamedTuple):
 
 
 CELLS = {
-    "rnn": Cell(1, 1, 1, 0, 1, rnn_step, rnn_step_backward),
-    "lstm": Cell(4, 2, 2, 5, 4, lstm_step, lstm_step_backward),
-    "gru": Cell(3, 1, 2, 4, 2, gru_step, gru_step_backward),
+    "rnn": Cell(1, 1, 0, 1, rnn_step, rnn_step_backward),
+    "lstm": Cell(4, 2, 5, 4, lstm_step, lstm_step_backward),
+    "gru": Cell(3, 1, 4, 2, gru_step, gru_step_backward),
 }
 
 
