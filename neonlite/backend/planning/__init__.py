@@ -89,8 +89,9 @@ class Plan(StepList):
 
     @property
     def nbytes(self) -> int:
-        """The approximate host memory of the plan itself."""
-        return PLAN_BYTES + STEP_BYTES * len(self.steps)
+        """The approximate host memory of the plan itself, and of the plans that its primitives run."""
+        inner = {id(plan): plan.nbytes for call in self.primitives.values() for plan in call.plans}
+        return PLAN_BYTES + STEP_BYTES * len(self.steps) + sum(inner.values())
 
     @cached_property
     def is_elementwise(self) -> bool:

@@ -111,6 +111,7 @@ class Recurrence(ABC):
         self.is_training, self.T = is_training, self.step.attrs["steps"]
         self.shapes: list[Shape] = [*map(self.plan.shape, self.operands)]
         self.H, self.N = self.shapes[2][1], self.shapes[0][1] // self.T
+        self.plans: list[Plan] = []  # of one step
         self.saved: dict[int, Any] = {}  # {thread: what the last forward pass saved}
 
     @abstractmethod
@@ -120,10 +121,6 @@ class Recurrence(ABC):
     @abstractmethod
     def backward(self, e: Array, y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]) -> None:
         """Write the gradients of the operands; that of x may be None."""
-
-    def required_arena_bytes(self) -> int:
-        """Return the arena size: that of the plans of single steps."""
-        return 0
 
     def run_forward(self, *arrays: Array) -> None:
         """Compute the forward step from its operands and its result."""
@@ -209,7 +206,6 @@ class StepRecurrence(Recurrence):
         super().__init__(planned, is_training)
         self.cell, names = CELLS[self.step.op.name.removesuffix(BACKWARD)], activation_names(self.step.attrs)
         self.order = [*range(self.T)][:: -1 if self.step.attrs["reverse"] else 1]
-        self.plans: list[Plan] = []
         be = self.plan.targets[0].be
         self.be, self.compile_plan = be, planned.compile_plan
         state, dz_shape = (self.H, self.N), (self.shapes[1][0], self.N)
@@ -241,10 +237,6 @@ class StepRecurrence(Recurrence):
         run = self.compile_plan(plan)
         self.plans.append(plan)
         return run
-
-    def required_arena_bytes(self) -> int:
-        """Return the arena size."""
-        return max(plan.required_arena_bytes() for plan in self.plans)
 
     def initial_states(self, operands: Sequence[Array]) -> list[Array]:
         """Return the initial states as contiguous arrays, which the plans of steps expect."""

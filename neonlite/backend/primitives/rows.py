@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from neonlite.backend.planning import Plan
@@ -60,14 +60,14 @@ class PrimitiveCall(NamedTuple):
     """The primitive that computes a step: a function of the arrays of its operands and its result.
 
     ``inputs``: the operands, of which a reshape is skipped. ``outputs``: the results. ``takes_images``: which of them,
-    the results last, may be an ``ImageOperand``. ``required_arena_bytes()``: the arena size of plans that it runs.
+    the results last, may be an ``ImageOperand``. ``plans``: the plans that it runs.
     """
 
     run: Callable[..., None]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     takes_images: tuple[bool, ...]
-    required_arena_bytes: Callable[[], int] = lambda: 0
+    plans: Sequence[Plan] = ()
 
 
 def find_primitives(primitives: ReferencePrimitives, plan: Plan, compile_plan: CompilePlan) -> dict[int, PrimitiveCall]:
@@ -79,7 +79,7 @@ def find_primitives(primitives: ReferencePrimitives, plan: Plan, compile_plan: C
     calls = {v: call for v, call in found.items() if call is not None}
     for v, (run, recurrence) in find_recurrences(primitives, plan, compile_plan).items():
         inputs: Any = plan.step_of(v).inputs
-        calls[v] = PrimitiveCall(run, inputs, (v,), (False,) * (len(inputs) + 1), recurrence.required_arena_bytes)
+        calls[v] = PrimitiveCall(run, inputs, (v,), (False,) * (len(inputs) + 1), recurrence.plans)
     return calls
 
 

@@ -249,6 +249,8 @@ def test_the_arena_has_space_for_the_plans_of_steps_behind_the_temporaries(runti
     plan = runtime.plan(tree * tree)
     (call,) = plan.primitives.values()
     assert plan.arena_bytes > 0
-    assert plan.required_arena_bytes() >= call.required_arena_bytes() > plan.arena_bytes
+    (inner,) = call.plans
+    assert plan.required_arena_bytes() >= inner.required_arena_bytes() > plan.arena_bytes
+    assert plan.nbytes > inner.nbytes  # in the cache of plans
     tree.get()
     assert not runtime.memory_tracker.has_layout_caches  # which only images have

@@ -131,7 +131,7 @@ class CudaExecutor:
         workspace_bytes = max(
             (kernel.workspace_bytes for _, kernels, _ in stages for kernel in kernels or ()), default=0
         )
-        in_primitives = [call.required_arena_bytes() for call in plan.primitives.values()]
+        in_primitives = [x.required_arena_bytes() for call in plan.primitives.values() for x in call.plans]
         nbytes = max([plan.arena_bytes + workspace_bytes, *in_primitives])
         plan.required_arena_bytes = lambda: nbytes
         direct_outputs = [(i, v) for i, v in enumerate(plan.outputs) if plan.is_direct[i]]

@@ -160,7 +160,8 @@ class CallStage:
 
     def required_arena_bytes(self) -> int:
         """Return the arena size: the temporaries of the plan, and the buffers or the plans that the primitive runs."""
-        return max(self.end_offset, self.primitive.required_arena_bytes() if self.primitive else 0)
+        plans = self.primitive.plans if self.primitive else ()
+        return max([self.end_offset, *(plan.required_arena_bytes() for plan in plans)])
 
 
 # --- the 'cpu' runtime: NumPy arrays ---
