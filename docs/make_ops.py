@@ -22,7 +22,8 @@ broadcasting: autodiff sums each gradient to the shape of its operand.
 Gradients are printed as by `pp()`: `@` is the matrix product, `.T` the transpose, and constants are in parentheses, as
 in `((2) * x)`. Attributes that depend on shapes, such as `axis=(1,)`, are examples, for operands of shape (2, 3). A
 long gradient is described instead of printed. A composite op, such as `softmax`, has a formula of other ops, which
-`tree.open("softmax")` shows; without a rule, its gradient is that of the formula.
+`tree.open("softmax")` shows; without a rule, its gradient is that of the formula. Ops for recurrence over time, such as
+`lstm`, have a formula too, but primitives compute them.
 
 | op | method | value | gradient |
 |---|---|---|---|
@@ -79,6 +80,12 @@ SYMBOLS["max_pool"] = [IMAGES], POOLED
 SYMBOLS["max_pool_take"] = [IMAGES, (2, 1, 1, 8)], POOLED
 SYMBOLS["max_unpool"] = [(2, 1, 1, 8)] * 2, POOLED | {"to": IMAGES}
 SYMBOLS["sum_pool"] = [IMAGES], POOLED | {"mean": True}
+SEQUENCES: dict[str, Any] = {"steps": 2, "reverse": False, "activation": "tanh"}
+for cell_name, gates in (("rnn", 1), ("lstm", 4), ("gru", 3)):
+    weights = [(4 * gates, 3), (4 * gates, 4), (4 * gates, 1)]
+    gate_activation = {} if cell_name == "rnn" else {"gate_activation": "sig"}
+    states = [(4, 5)] * (2 if cell_name == "lstm" else 1)
+    SYMBOLS[cell_name] = [(3, 10), *weights, *states], SEQUENCES | gate_activation
 SYMBOLS["sum_unpool"] = [(2, 1, 1, 8)], POOLED | {"mean": True, "to": IMAGES}
 
 
@@ -101,13 +108,16 @@ def derivative(be: Backend, op: Op) -> str:
     rule = format_gradient_rule(be, op, operands, be.empty(node.shape, dtype=node.dtype, name="z"), attrs)
     text = "<br>".join(f"{name} = {formula(dx)}" for name, dx in rule)
     if len(text) > MAX_FORMULA_CHARACTERS:
-        text = cell((inspect.getdoc(op.grad) or text).splitlines()[0].removeprefix("Return "))
+        text = cell((inspect.getdoc(getattr(op.grad, "func", op.grad)) or text).splitlines()[0].removeprefix("Return "))
     return text
 
 
 def folded(be: Backend, operands: list[Any]) -> list[Any]:
-    """Return at most two operands: the last two of three are combined into a pair."""
-    return operands if len(operands) < 3 else [operands[0], be.build("pair", *operands[1:])]
+    """Return at most two operands: all but the first are combined into pairs."""
+    first, *rest = operands
+    while len(rest) > 1:
+        rest[-2:] = [be.build("pair", *rest[-2:])]
+    return [first, *rest]
 
 
 def formula(dx: str) -> str:

@@ -139,7 +139,7 @@ class Autodiff:
         values = [dz, *[known.get(id(x), x) for x in (z, *operands)]]
         if values[1] is self.op_tree:
             values[1] = copy_node(z)  # as the cache on the tree must not refer to the tree
-        if op.formula is not None:
+        if op.kind == "composite":
             values = [widen_half(self.be, x) for x in values]
         return check_input_grads(z, operands, op.grad(self.be, *values, **z.info.attrs))
 
@@ -399,7 +399,7 @@ class Autodiff:
                 node, rule = self.be.build(op, parent, **attrs), OPS[op].grad or missing_gradient
                 dx, t = self._unbroadcast(rule(self.be, dx, node, parent, **attrs)[0], parent), parent
             parts.append(dx)
-        total = reduce(add, parts)
+        total = add_gradients(self.be, parts)
         for _, op, attrs in [] if are_views else reversed(list(view_steps(x))):
             total = self.be.build(op, total, **attrs)
         return total
@@ -452,7 +452,9 @@ class GradientCache:
         # references, so that no new node gets an id that is in known_values
         self.known_nodes = [node for node in values if node is not op_tree]
         *self.nodes, root = nodes_of(op_tree)  # without the root
-        self.leaves = {id(x): x for _, operands in (*self.nodes, root) for x in operands if isinstance(x, Tensor)}
+        # also those that the formula of an opened op does not use
+        operands = [*(op_tree.leaves or {}).values(), *(x for _, xs in (*self.nodes, root) for x in xs)]
+        self.leaves = {id(x): x for x in operands if isinstance(x, Tensor)}
         self.leaves_of_root: dict[int, list[Tensor]] = {}
         for leaf in self.leaves.values():
             self.leaves_of_root.setdefault(id(leaf.root), []).append(leaf)

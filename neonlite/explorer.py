@@ -161,7 +161,7 @@ def describe_op(dry_run: Backend, node: OpTreeNode) -> dict[str, str]:
         for x, name in zip(node.operands, chain(operand_names(op), (f"x{i}" for i in count(3))), strict=False)
     ]
     z = dry_run.empty(node.shape, dtype=node.info.dtype, name="z")
-    if op.formula is not None:
+    if op.kind == "composite":
         text["formula"] = evaluate_formula(op, tuple(operands), tuple(node.info.attrs.items()), dry_run).pp()
     if op.opens_to_differentiate:
         text["gradient rule"] = "that of the formula"

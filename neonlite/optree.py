@@ -542,7 +542,7 @@ def create_node(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None
     if info is None:
         if key_a is NotImplemented or key_b is NotImplemented:
             return NotImplemented
-        if op.formula is not None:
+        if op.kind == "composite":
             return create_composite(op, a, b, attrs, be, key, leaves)
         node = new_node(op, a, b, attrs, be)
         if leaves is not None:

@@ -458,7 +458,7 @@ def matrix_transpose_axes(ndim: int) -> Axes:
 
 def is_composite(op: Op) -> bool:
     """Return whether an op is composite."""
-    return op.formula is not None
+    return op.kind == "composite"
 
 
 def postorder(*trees: object, opens: Callable[[Op], bool] | None = None) -> Iterator[Any]:
@@ -525,7 +525,7 @@ def lower_to_instructions(
     trees = list(trees)
     for node in postorder(*trees, opens=is_composite):
         info = node.info
-        if info.op_def.formula is not None:
+        if is_composite(info.op_def):
             node_ids[id(node)] = operand_id(node.opened)  # type: ignore[assignment]
         elif info.op_def is not OPS["pair"]:
             attrs, ids = tuple(info.attrs.items()), tuple(map(operand_id, node.operands))

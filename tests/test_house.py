@@ -28,7 +28,7 @@ from neonlite.backend.runtimes import BUILTIN_RUNTIMES
 from neonlite.backend.runtimes.cuda import op_templates as cuda
 from neonlite.backend.runtimes.numpy import templates as numpy
 from neonlite.backend.runtimes.onednn import post_ops
-from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
+from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient, opened_instead
 
 PACKAGE = Path(neonlite.__file__).parent
 TESTS = Path(__file__).parent
@@ -228,7 +228,7 @@ def test_no_array_library_above_the_backend():
 
 
 TABLE = {"neonlite.dtypes", "neonlite.ops.shapes", "neonlite.ops.functions", "neonlite.ops", "neonlite.typing"}
-TABLE |= {"neonlite.ops.linalg", "neonlite.ops.images", "neonlite.ops.composites"}
+TABLE |= {"neonlite.ops.linalg", "neonlite.ops.images", "neonlite.ops.recurrent", "neonlite.ops.composites"}
 
 
 VISUALIZE = {name for name in MODULES if f"{name}.".startswith("neonlite.visualize.")}
@@ -244,6 +244,7 @@ DRAWING = {*TABLE, *VISUALIZE, "neonlite.files", "neonlite.messages", "neonlite.
         ("neonlite.ops.linalg", {"neonlite.ops.shapes"}),
         ("neonlite.ops.composites", set()),
         ("neonlite.ops.images", {"neonlite.dtypes", "neonlite.ops.functions", "neonlite.ops.shapes"}),
+        ("neonlite.ops.recurrent", {"neonlite.dtypes", "neonlite.ops.functions", "neonlite.ops.shapes"}),
         ("neonlite.ops", TABLE - {"neonlite.ops", "neonlite.typing"}),
         ("neonlite.tree_structure", TABLE),
         ("neonlite.messages", {"neonlite.tree_structure", "neonlite.typing"}),
@@ -256,7 +257,9 @@ def test_the_lowest_levels_import_almost_nothing(module, allowed):
     imported = imported_when_run(module)
     assert {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names} <= allowed
     if module in TABLE:
-        assert imported - allowed <= {"__future__", "math", "dataclasses", "itertools", "typing", "collections.abc"}
+        assert imported - allowed <= {
+            *("__future__", "collections.abc", "dataclasses", "functools", "itertools", "math", "typing"),
+        }
 
 
 # --- the cost of an import ---
@@ -393,7 +396,8 @@ def test_every_row_is_complete():
         assert op.kind in KINDS, op
         assert op.doc, op
         assert op.sample_range[0] < op.sample_range[1], op
-        assert (op.kind == "composite") == (op.formula is not None), op
+        assert (op.kind == "composite") == (op.run is opened_instead), op
+        assert op.formula is not None or op.kind != "composite", op
         assert (op.grad is missing_gradient) == (op.kind == "structural" or op.opens_to_differentiate), op
         if op.kind != "structural" and op.arity > 0 and op.kind != "random":
             f = op.formula or op.run

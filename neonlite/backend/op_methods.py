@@ -229,6 +229,26 @@ PARAMETER_DOCS = {
     ),
 }
 
+PARAMETERS_OF_CELLS = {
+    "W_input": "W_input : Tensor, OpTreeNode, scalar or array\n    The weights of x, (gates H, F), gate by gate.",
+    "W_recur": "W_recur : Tensor, OpTreeNode, scalar or array\n    The weights of the previous h, (gates H, H).",
+    "b": "b : Tensor, OpTreeNode, scalar or array\n    The biases, (gates H, 1).",
+    "h": "h : Tensor, OpTreeNode, scalar or array\n    The initial state, (H, N).",
+    "c": "c : Tensor, OpTreeNode, scalar or array\n    The initial cell state, (H, N).",
+    "steps": "steps : int, default 1\n    The number T of time steps; column t N + n of x is step t of sequence n.",
+    "reverse": "reverse : bool, default False\n    Whether to start at the last step.",
+    "activation": (
+        'activation : {{"tanh", "sig", "relu", "identity"}}\n    The activation function of the states; default "tanh".'
+    ),
+    "gate_activation": (
+        'gate_activation : {{"tanh", "sig", "relu", "identity"}}\n    The activation function of the gates; default '
+        '"sig".'
+    ),
+}
+PARAMETER_DOCS |= {
+    f"{cell}: {name}": entry for cell in ("rnn", "lstm", "gru") for name, entry in PARAMETERS_OF_CELLS.items()
+}
+
 RESULT_DTYPES = {"boolean": ", 0 or 1 as floats", "index": ", int64", "float": ", a float"}
 
 

@@ -799,6 +799,55 @@ class OpMethods(BackendBase):
         """Return images (C, H, W, N), each group of channels of each sample normalized."""
 
     @overload
+    def gru(
+        self,
+        a: OperandLike,
+        W_input: OperandLike,
+        W_recur: OperandLike,
+        b: OperandLike,
+        h: OperandLike,
+        steps: int = 1,
+        reverse: bool = False,
+        activation: str = "tanh",
+        gate_activation: str = "sig",
+        out: None = None,
+    ) -> OpTreeNode:
+        """Return h of all steps of a GRU, over x (F, T N)."""
+
+    @overload
+    def gru(
+        self,
+        a: OperandLike,
+        W_input: OperandLike,
+        W_recur: OperandLike,
+        b: OperandLike,
+        h: OperandLike,
+        steps: int = 1,
+        reverse: bool = False,
+        activation: str = "tanh",
+        gate_activation: str = "sig",
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """Return h of all steps of a GRU, over x (F, T N)."""
+
+    @overload
+    def gru(
+        self,
+        a: OperandLike,
+        W_input: OperandLike,
+        W_recur: OperandLike,
+        b: OperandLike,
+        h: OperandLike,
+        steps: int,
+        reverse: bool,
+        activation: str,
+        gate_activation: str,
+        out: Tensor,
+    ) -> Tensor:
+        """Return h of all steps of a GRU, over x (F, T N)."""
+
+    @overload
     def hypot(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
         """Return (x^2 + y^2)^(1/2), without overflow."""
 
@@ -1065,6 +1114,58 @@ class OpMethods(BackendBase):
     @overload
     def lrn(self, x: OperandLike, depth: int, ascale: float, bpower: float, layout: str, out: Tensor) -> Tensor:
         """Return images normalized by the squares in neighboring channels: ``x (1 + ascale / depth sum x^2)^-bpower``."""
+
+    @overload
+    def lstm(
+        self,
+        a: OperandLike,
+        W_input: OperandLike,
+        W_recur: OperandLike,
+        b: OperandLike,
+        h: OperandLike,
+        c: OperandLike,
+        steps: int = 1,
+        reverse: bool = False,
+        activation: str = "tanh",
+        gate_activation: str = "sig",
+        out: None = None,
+    ) -> OpTreeNode:
+        """Return h of all steps of an LSTM, over x (F, T N)."""
+
+    @overload
+    def lstm(
+        self,
+        a: OperandLike,
+        W_input: OperandLike,
+        W_recur: OperandLike,
+        b: OperandLike,
+        h: OperandLike,
+        c: OperandLike,
+        steps: int = 1,
+        reverse: bool = False,
+        activation: str = "tanh",
+        gate_activation: str = "sig",
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """Return h of all steps of an LSTM, over x (F, T N)."""
+
+    @overload
+    def lstm(
+        self,
+        a: OperandLike,
+        W_input: OperandLike,
+        W_recur: OperandLike,
+        b: OperandLike,
+        h: OperandLike,
+        c: OperandLike,
+        steps: int,
+        reverse: bool,
+        activation: str,
+        gate_activation: str,
+        out: Tensor,
+    ) -> Tensor:
+        """Return h of all steps of an LSTM, over x (F, T N)."""
 
     @overload
     def masked_softmax(self, a: OperandLike, mask: OperandLike, axis: AxisLike = 0, out: None = None) -> OpTreeNode:
@@ -1428,6 +1529,52 @@ class OpMethods(BackendBase):
     @overload
     def rms_norm(self, a: OperandLike, gamma: OperandLike | None, axis: AxisLike, eps: float, out: Tensor) -> Tensor:
         """Return x / sqrt(mean(x^2) + eps) gamma along an axis."""
+
+    @overload
+    def rnn(
+        self,
+        a: OperandLike,
+        W_input: OperandLike,
+        W_recur: OperandLike,
+        b: OperandLike,
+        h: OperandLike,
+        steps: int = 1,
+        reverse: bool = False,
+        activation: str = "tanh",
+        out: None = None,
+    ) -> OpTreeNode:
+        """Return h of all steps of a simple recurrent layer, over x (F, T N)."""
+
+    @overload
+    def rnn(
+        self,
+        a: OperandLike,
+        W_input: OperandLike,
+        W_recur: OperandLike,
+        b: OperandLike,
+        h: OperandLike,
+        steps: int = 1,
+        reverse: bool = False,
+        activation: str = "tanh",
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """Return h of all steps of a simple recurrent layer, over x (F, T N)."""
+
+    @overload
+    def rnn(
+        self,
+        a: OperandLike,
+        W_input: OperandLike,
+        W_recur: OperandLike,
+        b: OperandLike,
+        h: OperandLike,
+        steps: int,
+        reverse: bool,
+        activation: str,
+        out: Tensor,
+    ) -> Tensor:
+        """Return h of all steps of a simple recurrent layer, over x (F, T N)."""
 
     @overload
     def round(self, a: OperandLike, decimals: int = 0, out: None = None) -> OpTreeNode:

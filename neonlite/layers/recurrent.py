@@ -17,8 +17,9 @@ from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, f
 from neonlite.layers.unroll import Program, Step, StepUnroll, find_fused_primitive, make_unroll
 from neonlite.layers.weights import accumulates
 from neonlite.messages import describe
+from neonlite.ops.recurrent import gru_step, lstm_step, rnn_step
 from neonlite.optree import Operand
-from neonlite.transforms import Logistic, Tanh, Transform
+from neonlite.transforms import Identity, Logistic, Rectlin, Tanh, Transform
 from neonlite.typing import LayerShape, NativeArray
 
 
@@ -192,6 +193,8 @@ class RecurrentBase(ParameterLayer):
     def unroll(self, x: Operand, direction: int) -> Operand:
         """Return h of all steps of one direction as an op-tree, (output_size, T N).
 
+        It is an op of the table if there is one of the cell and its activation functions, else a tree of all steps.
+
         Parameters
         ----------
         x : Tensor or OpTreeNode
@@ -203,24 +206,29 @@ class RecurrentBase(ParameterLayer):
         W_input, W_recur, b = self.split_weights(self.W, direction)
         n = x.shape[1] // T
         x = take_block(x, (direction * F, F), (0, x.shape[1])) if self.split_inputs else x
+        states: list[Any] = [be.zeros((self.nout, n), name="zeros")] * len(self.state_names)
+        names = [name_of_function(f) for f in self.functions]
+        if self.cell and "" not in names:
+            options = dict(zip(("activation", "gate_activation"), names, strict=False))
+            op: Any = getattr(be, self.cell)
+            node: Operand = op(x, W_input, W_recur, b, *states, steps=T, reverse=bool(direction), **options)
+            return node
         z = be.dot(W_input, x) + b
-        states: list[Any] = [be.zeros((self.nout, n))] * len(self.state_names)
         outputs: list[Any] = [None] * T
         for t in reversed(range(T)) if direction else range(T):
             states = self.step_formula(take_block(z, (0, z.shape[0]), (t * n, n)), states, W_recur)
             outputs[t] = states[0]
         return be.concat(outputs, axis=1)
 
-    def split_gates(self, z: Operand) -> list[Operand]:
-        """Return the rows of each gate.
+    @property
+    def functions(self) -> list[Transform]:
+        """The activation functions of a step."""
+        return [self.activation]
 
-        Parameters
-        ----------
-        z : Tensor or OpTreeNode
-            (k output_size, N), for k gates.
-        """
-        starts = range(0, z.shape[0], self.nout)
-        return [take_block(z, (start, self.nout), (0, z.shape[1])) for start in starts]
+    @property
+    def cell(self) -> str:
+        """The op of the table that computes the steps of the class; "" if it has other steps."""
+        return CELL_OF_STEP.get(type(self).step_formula, "")
 
     # --- shapes, buffers, fprop and bprop ---
 
@@ -542,7 +550,7 @@ class Recurrent(RecurrentBase):
     """
 
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
-        return [self.activation(z + self.be.dot(W_recur, previous[0]))]
+        return rnn_step(self.be, z, previous, W_recur, self.functions)[0]
 
     def build_step(self, step: Step) -> Program:
         h = self.activation(step.pre_activations[0])
@@ -593,6 +601,11 @@ class GatedRecurrentBase(RecurrentBase):
         self.gate_activation = self.check_activation("gate_activation", gate_activation)
 
     @property
+    def functions(self) -> list[Transform]:
+        """The activation functions of a step: that of the states, and that of the gates."""
+        return [self.activation, self.gate_activation]
+
+    @property
     def fused_kind(self) -> str:  # type: ignore[override]
         """The kind of fused primitive; "" unless activations are Tanh and Logistic and the class has one."""
         is_standard = type(self.activation) is Tanh and type(self.gate_activation) is Logistic
@@ -615,11 +628,7 @@ class LSTM(GatedRecurrentBase):
     num_gates, state_names, saved_names = 4, ("h", "c"), ("a",)
 
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
-        h, c = previous
-        *gates, candidate = self.split_gates(z + self.be.dot(W_recur, h))
-        i, f, o = map(self.gate_activation, gates)
-        c = f * c + i * self.activation(candidate)
-        return [o * self.activation(c), c]
+        return lstm_step(self.be, z, previous, W_recur, self.functions)[0]
 
     def build_step(self, step: Step) -> Program:
         *gates, candidate = step.pre_activations
@@ -656,11 +665,7 @@ class GRU(GatedRecurrentBase):
     num_gates, saved_names, recurrent_operands = 3, ("rh",), ("rh",)
 
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
-        (h,), be, n = previous, self.be, self.nout
-        r, u, candidate = self.split_gates(z)
-        r, u = map(self.gate_activation, (r + be.dot(W_recur[:n], h), u + be.dot(W_recur[n : 2 * n], h)))
-        k = self.activation(candidate + be.dot(W_recur[2 * n :], r * h))
-        return [h + u * (k - h)]
+        return gru_step(self.be, z, previous, W_recur, self.functions)[0]
 
     def build_step(self, step: Step) -> Program:
         h, rh = step.previous["h"], step.current["rh"]
@@ -690,6 +695,20 @@ class GRU(GatedRecurrentBase):
         gates, candidate = unroll.gate_rows(0, 2), unroll.gate_rows(2, 3)
         buffers = unroll.seq_buffers
         return [(gates, unroll.hidden_error_pairs()), (candidate, [(buffers["dz"], buffers["rh"])])]
+
+
+# {step formula: the op of the table that computes all its steps}
+CELL_OF_STEP: dict[object, str] = {
+    Recurrent.step_formula: "rnn",
+    LSTM.step_formula: "lstm",
+    GRU.step_formula: "gru",
+}
+FUNCTION_NAMES: dict[type, str] = {Tanh: "tanh", Logistic: "sig", Rectlin: "relu", Identity: "identity"}
+
+
+def name_of_function(f: Transform) -> str:
+    """Return the name of an activation function for the ops of cells; "" if they have no such function."""
+    return "" if getattr(f, "slope", 0) else FUNCTION_NAMES.get(type(f), "")
 
 
 # --- reductions ------------------------------------------------------------------------------------------------------

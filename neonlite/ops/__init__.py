@@ -17,10 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 from neonlite.dtypes import FLOAT_DTYPES
-from neonlite.ops import composites, functions, images, linalg, shapes
+from neonlite.ops import composites, functions, images, linalg, recurrent, shapes
 from neonlite.ops.shapes import Shape, Strides
 
 
@@ -61,7 +62,7 @@ class Op:
     formula : callable or None
         Of a composite op: ``formula(be, *operands, **attrs)`` returns its value as an op-tree, which gives its shape,
         its dtype and, without a gradient rule, its derivative. Operands of 16-bit floats are cast to float32, and the
-        result back.
+        result back. A library op may have one too, for ``tree.open`` and derivatives; ``run`` computes it.
     shape_fn, strides_fn, flops_fn : callable or None
         The result's shape, from the operands' shapes and the attributes; the strides of a view,
         ``strides_fn(strides, x_shape, z_shape, **attrs)``; and the floating-point operations,
@@ -226,6 +227,22 @@ CONVOLUTION: dict[str, Any] = {"kind": "library", "result_dtype": "float"}
 CONVOLUTION |= {"neutral_attrs": {"strides": 1, "padding": 0, "dilation": 1, "groups": 1}}
 POOLING: dict[str, Any] = {"kind": "library", "neutral_attrs": {"strides": 1, "padding": 0, "ceil": 0, "mean": 0}}
 NO_METHOD: dict[str, Any] = {"has_method": False}
+
+
+def recurrent_ops(name: str, formula: Callable[..., Any], arity: int, doc: str) -> tuple[Op, Op]:
+    """Return the rows of a recurrent cell over all time steps, and of its backward pass."""
+    backward = partial(recurrent.backward, name)
+    run, run_backward = (partial(recurrent.run_formula, f, lambda x: OPS[x].run) for f in (formula, backward))
+    shared: dict[str, Any] = {"kind": "library", "result_dtype": "float", "neutral_attrs": {"reverse": 0}}
+    gradients = f"the gradients of the operands of {name}, one after another in a row"
+    return (
+        Op(name, run, partial(recurrent.grad_sequence, name), f"h of all steps of {doc}, over x (F, T N)", arity=arity,
+           formula=formula, shape_fn=partial(recurrent.sequence_shape, name), flops_fn=recurrent.sequence_flops,
+           **shared),
+        Op(f"{name}_backward", run_backward, doc=gradients, arity=-1, formula=backward,
+           shape_fn=partial(recurrent.backward_shape, name), flops_fn=recurrent.backward_flops, **shared, **NO_METHOD),
+    )  # fmt: skip
+
 
 # fmt: off
 OP_TABLE: tuple[Op, ...] = (
@@ -497,6 +514,10 @@ OP_TABLE: tuple[Op, ...] = (
        lambda be, dz, z, x, to, **options: (be.build("sum_pool", dz, **options),),
        "zeros with x added to each pixel of a window: the gradient of sum_pool", result_dtype="float",
        shape_fn=shapes.explicit_shape, flops_fn=functions.flops_per_operand, **POOLING, **NO_METHOD),
+    # --- recurrence over time: sequences (F, T N) ---
+    *recurrent_ops("rnn", recurrent.rnn, 5, "a simple recurrent layer"),
+    *recurrent_ops("lstm", recurrent.lstm, 6, "an LSTM"),
+    *recurrent_ops("gru", recurrent.gru, 5, "a GRU"),
     # --- linear algebra: matrices on the last two axes ---
     Op("tril", lambda xp, x, *, k=0: xp.tril(x, k=k),
        lambda be, dz, z, x, k=0: (be.tril(dz, k),), "x with 0 above diagonal k of its matrices",

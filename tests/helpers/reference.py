@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from helpers.philox import oracle_lanes, oracle_normals, oracle_words
+from helpers.recurrent_reference import RECURRENT
 from helpers.textbook import starts
 
 # --- from definitions for scalars to definitions for arrays --------------------------------------------------------
@@ -643,4 +644,5 @@ REFERENCE |= {
     "group_norm": standardize_groups,
     "instance_norm": lambda x, *parameters, eps=1e-5: standardize_groups(x, *parameters, groups=len(x), eps=eps),
     "attention": attend,
+    **RECURRENT,
 }

@@ -60,7 +60,7 @@ from neonlite.layers import (
 )
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.optimizers import GradientDescentMomentum
-from neonlite.transforms import Logistic, Normalizer, Softmax, Tanh
+from neonlite.transforms import Logistic, Normalizer, Rectlin, Softmax, Tanh
 
 N = 4
 INIT = Gaussian(scale=0.5)
@@ -98,7 +98,10 @@ CASES = {
     "Pooling, l2": (lambda: L.Pooling(2, op="l2"), (2, 4, 6)),
     "LRN": (lambda: LRN(3, alpha=0.5), (4, 3, 3)),
     "Recurrent": (lambda: Recurrent(4, **RNN), (3, 5)),
+    "Recurrent, relu": (lambda: Recurrent(4, **RNN | {"activation": Rectlin()}), (3, 5)),
+    "Recurrent, leaky": (lambda: Recurrent(4, **RNN | {"activation": Rectlin(0.1)}), (3, 5)),
     "LSTM": (lambda: LSTM(4, **GATED), (3, 5)),
+    "LSTM of many steps": (lambda: LSTM(4, **GATED), (3, 12)),
     "GRU": (lambda: GRU(4, **GATED), (3, 5)),
     "BiRNN": (lambda: BiRNN(4, **RNN), (3, 5)),
     "BiLSTM": (lambda: BiLSTM(4, **GATED), (3, 5)),

@@ -25,7 +25,7 @@ from helpers.recurrent_textbook import (
     sequence,
 )
 
-from neonlite import NervanaObject, gen_backend
+from neonlite import Autodiff, NervanaObject, gen_backend
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Array as Given
 from neonlite.initializers import Constant, Gaussian, Uniform
@@ -51,6 +51,7 @@ from neonlite.layers import (
 )
 from neonlite.models import Model
 from neonlite.optimizers import Adam, GradientDescentMomentum
+from neonlite.optree import postorder
 from neonlite.transforms import (
     GELU,
     CrossEntropyMulti,
@@ -505,3 +506,41 @@ def test_a_batch_size_without_set_batch_size_is_an_error(cpu):
 def test_steps_have_as_many_columns_each(cpu):
     with pytest.raises(ValueError, match=r"get_steps: expected 5 steps of equally many columns, got .*\(3, 8\)"):
         get_steps(cpu.zeros((3, 8)), (3, 5))
+
+
+# --- as an expression -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("T", [3, 9])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "BiBNRNN"])
+def test_the_expression_is_one_op_for_each_direction_with_the_values_and_gradients_of_the_layer(cpu, kind, T):
+    layer = allocate(cpu, KINDS[kind](reset_cells=True), T, 2)
+    x, e = (cpu.array(np.random.default_rng(k).normal(size=(rows, T * 2))) for k, rows in ((0, NIN), (1, layer.nout)))
+    if layer.num_directions == 2:
+        e = cpu.array(np.concatenate([e.get(), -e.get()]))
+    y, deltas = layer.fprop(x).get(), layer.bprop(e).get()
+    tree = layer.formula(x)
+    ops = [node.op for node in postorder(tree)]
+    assert len([op for op in ops if op in ("rnn", "lstm", "gru")]) == layer.num_directions
+    assert len(ops) < 20
+    dx, dW = Autodiff(tree, cpu, e).get_grad_asnumpyarray([x, layer.W])
+    for found, expected in ((tree.get(), y), (dx, deltas), (dW, layer.dW.get())):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_other_steps_and_functions_are_unrolled(cpu64):
+    class Doubled(Recurrent):
+        def step_formula(self, z, previous, W_recur):
+            return [2 * x for x in super().step_formula(z, previous, W_recur)]
+
+        def build_step(self, step):
+            h = 2 * self.activation(step.pre_activations[0])
+            return [step.add_recurrent_product(step.previous["h"]), step.assign([step.current["h"]], [h])]
+
+    for layer, count in [(Doubled(NOUT, G, reset_cells=True), 0), (plain(Recurrent, reset_cells=True), 1)]:
+        tree = allocate(cpu64, layer, 3, 2).formula(x := cpu64.array(sequence(cpu64, 3, 2)))
+        assert [node.op for node in postorder(tree)].count("rnn") == count
+        close(tree, layer.fprop(x).get())
+    leaky = allocate(cpu64, Recurrent(NOUT, G, activation=Rectlin(0.5), reset_cells=True), 3, 2)
+    assert "rnn" not in [node.op for node in postorder(leaky.formula(x))]
+    close(leaky.formula(x), leaky.fprop(x).get())

@@ -49,6 +49,8 @@ class Plan(StepList):
         (target, leaf, "exact" or "partial") for each target and leaf that share memory.
     targets_alias : bool, default False
         Whether targets share memory with each other.
+    arena_start : int, default 0
+        The bytes of the arena that are left to the plan that runs this one.
     """
 
     run: Callable[[Sequence[Any], Sequence[Any]], None]  # set by the executor
@@ -61,9 +63,10 @@ class Plan(StepList):
         targets: Sequence[Info],
         aliases: Iterable[tuple[int, int, str]] = (),
         targets_alias: bool = False,
+        arena_start: int = 0,
     ) -> None:
         super().__init__(trees, leaves, targets)
-        self.aliases, self.targets_alias = list(aliases), targets_alias
+        self.aliases, self.targets_alias, self.arena_start = list(aliases), targets_alias, arena_start
         self.required_arena_bytes = lambda: 0
         self.primitives: dict[int, Any] = {}  # {value: the ``PrimitiveCall`` that computes it}; set by the executor
         self.images: tuple[set[int], set[int]] = (set(), set())  # leaves and targets in any layout; set by the executor
@@ -86,8 +89,9 @@ class Plan(StepList):
 
     @property
     def nbytes(self) -> int:
-        """The approximate host memory of the plan itself."""
-        return PLAN_BYTES + STEP_BYTES * len(self.steps)
+        """The approximate host memory of the plan itself, and of the plans that its primitives run."""
+        inner = {id(plan): plan.nbytes for call in self.primitives.values() for plan in call.plans}
+        return PLAN_BYTES + STEP_BYTES * len(self.steps) + sum(inner.values())
 
     @cached_property
     def is_elementwise(self) -> bool:
@@ -309,7 +313,7 @@ def assign_offsets(plan: Plan) -> tuple[dict[int, int], int]:
     offsets: dict[int, int] = {}
     used: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), sorted
     for nbytes, first, last, v in sorted(lifetimes, key=lambda lifetime: -lifetime[0]):
-        at = 0
+        at = plan.arena_start
         for low, high, f, t in used:
             if f <= last and first <= t:
                 if at + nbytes <= low:
@@ -317,7 +321,7 @@ def assign_offsets(plan: Plan) -> tuple[dict[int, int], int]:
                 at = max(at, high)
         offsets[v] = at
         insort(used, (at, at + nbytes, first, last))
-    return offsets, max((high for _, high, _, _ in used), default=0)
+    return offsets, max((high for _, high, _, _ in used), default=plan.arena_start)
 
 
 def align_bytes(nbytes: int) -> int:

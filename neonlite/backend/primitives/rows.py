@@ -1,9 +1,9 @@
-"""The ops for images in plans, computed by the primitives of the runtime."""
+"""The ops in plans that the primitives of the runtime compute: those for images, and recurrence over time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from neonlite.backend.planning import Plan
@@ -11,6 +11,7 @@ from neonlite.backend.planning.layout import ImageOperand, ImageShape, NHWCImage
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
+from neonlite.backend.primitives.recurrent import CompilePlan, find_recurrences
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.ops.shapes import Shape
 from neonlite.typing import NativeArray
@@ -59,19 +60,27 @@ class PrimitiveCall(NamedTuple):
     """The primitive that computes a step: a function of the arrays of its operands and its result.
 
     ``inputs``: the operands, of which a reshape is skipped. ``outputs``: the results. ``takes_images``: which of them,
-    the results last, may be an ``ImageOperand``.
+    the results last, may be an ``ImageOperand``. ``plans``: the plans that it runs.
     """
 
     run: Callable[..., None]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     takes_images: tuple[bool, ...]
+    plans: Sequence[Plan] = ()
 
 
-def find_primitives(primitives: ReferencePrimitives, plan: Plan) -> dict[int, PrimitiveCall]:
-    """Return, for the values of a plan that a primitive computes, its call."""
+def find_primitives(primitives: ReferencePrimitives, plan: Plan, compile_plan: CompilePlan) -> dict[int, PrimitiveCall]:
+    """Return, for the values of a plan that a primitive computes, its call.
+
+    ``compile_plan``: the function of the executor, for plans that a call runs.
+    """
     found = {v: find_primitive(primitives, plan, v) for v in plan.step_values}
-    return {v: call for v, call in found.items() if call is not None}
+    calls = {v: call for v, call in found.items() if call is not None}
+    for v, (run, recurrence) in find_recurrences(primitives, plan, compile_plan).items():
+        inputs: Any = plan.step_of(v).inputs
+        calls[v] = PrimitiveCall(run, inputs, (v,), (False,) * (len(inputs) + 1), recurrence.plans)
+    return calls
 
 
 def find_images(plan: Plan) -> tuple[set[int], set[int]]:

@@ -291,6 +291,9 @@ def composites(be: Backend) -> None:
     for name in ("layer_norm", "batch_norm", "group_norm", "instance_norm"):
         getattr(be, name)(x, column).astensor()
     be.attention(x, x, x, be.masked_softmax(x[:, :4], x[:, :4])).astensor()
+    for name, rows in (("rnn", 2), ("lstm", 8), ("gru", 6)):
+        h, *weights = (be.ones(shape) for shape in [(2, 3), (rows, 4), (rows, 2), (rows, 1)])
+        getattr(be, name)(be.ones((4, 6)), *weights, *[h] * (1 + (name == "lstm")), steps=2).astensor()
     Autodiff(be.cross_entropy(x, be.softmax(x)), be).get_grad_tensor(x)
 
 

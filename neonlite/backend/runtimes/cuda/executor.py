@@ -122,7 +122,7 @@ class CudaExecutor:
             plan.set_stages(plan.stages)
         fuse_gemm_sums(plan)
         fuse_row_stages(plan)
-        plan.primitives = find_primitives(self.primitives, plan)
+        plan.primitives = find_primitives(self.primitives, plan, self.compile)
         xp, views = self.runtime.xp, {v: step for v, step in plan.numbered_steps if step.kind == "view"}
         stages = []
         for stage in plan.stages:
@@ -131,7 +131,8 @@ class CudaExecutor:
         workspace_bytes = max(
             (kernel.workspace_bytes for _, kernels, _ in stages for kernel in kernels or ()), default=0
         )
-        nbytes = plan.arena_bytes + workspace_bytes
+        in_primitives = [x.required_arena_bytes() for call in plan.primitives.values() for x in call.plans]
+        nbytes = max([plan.arena_bytes + workspace_bytes, *in_primitives])
         plan.required_arena_bytes = lambda: nbytes
         direct_outputs = [(i, v) for i, v in enumerate(plan.outputs) if plan.is_direct[i]]
         direct_outputs += [(i, v) for v, i in plan.held_in_targets.items()]

@@ -45,8 +45,9 @@ class BlockedExecutor(StageExecutor):
         """Return ``run(targets, leaves)`` for a plan, and set ``plan.required_arena_bytes`` and ``primitives``."""
         lay_out_images(self.primitives, plan)
         pair_pools(plan)
-        plan.primitives = find_primitives(self.primitives, plan)
-        if plan.primitives and self.primitives.supports_nhwc:
+        plan.primitives = find_primitives(self.primitives, plan, self.compile)
+        has_images = any(any(call.takes_images) for call in plan.primitives.values())
+        if has_images and self.primitives.supports_nhwc:
             plan.images = find_images(plan)
             self.memory_tracker.has_layout_caches = True
         stages = [FusedStage(plan, s, self) if s.kind == "fused" else CallStage(plan, s, self) for s in plan.stages]
@@ -158,8 +159,9 @@ class CallStage:
         return [slot.view(arena) for slot in self.buffer_slots]
 
     def required_arena_bytes(self) -> int:
-        """Return the arena size: the temporaries of the plan and the buffers."""
-        return self.end_offset
+        """Return the arena size: the temporaries of the plan, and the buffers or the plans that the primitive runs."""
+        plans = self.primitive.plans if self.primitive else ()
+        return max([self.end_offset, *(plan.required_arena_bytes() for plan in plans)])
 
 
 # --- the 'cpu' runtime: NumPy arrays ---

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,22 @@ def images(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     ]
 
 
+def sequences(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
+    """Return recurrent ops and their backward ops, of two steps of three sequences."""
+
+    def take(z: Any, rows: int, columns: int) -> Any:
+        return be.build("slice", z / 16, index=((0, rows, 1), (0, columns, 1)))
+
+    trees = []
+    for name, gates, states in (("rnn", 1, 1), ("lstm", 4, 2), ("gru", 3, 1)):
+        h, weights = take(x, 4, 3), [take(y, 4 * gates, n) for n in (5, 4, 1)]
+        z = getattr(be, name)(take(p, 5, 6), *weights, *[h] * states, steps=2, reverse=name == "gru")
+        rest = [z, take(p, 5, 6), *weights, *[h] * states]
+        pairs = reduce(lambda pair, operand: be.build("pair", operand, pair), reversed(rest))
+        trees += [z, be.build(f"{name}_backward", take(y, 4, 6), pairs, **z.attrs)]
+    return trees
+
+
 def composites(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     """Return composite ops, of which the formulas are computed."""
     of_images = (getattr(be, name)(be.reshape(x, (4, 8, 8)), y[:4, :1]) for name in ("batch_norm", "instance_norm"))
@@ -135,7 +152,7 @@ def table(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
 
 
 PLANS: dict[str, Callable[..., list[Any]]] = {
-    f.__name__: f for f in (table, reductions, movements, orders, matrices, images, composites, draws)
+    f.__name__: f for f in (table, reductions, movements, orders, matrices, images, sequences, composites, draws)
 }
 
 

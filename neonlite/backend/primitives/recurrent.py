@@ -1,0 +1,304 @@
+"""The ops for recurrence over time in plans: by a fused primitive of the runtime, or by a compiled plan of one step.
+
+A forward step saves what its backward step reads, such as the gates, if the plan has both. A backward step without it
+computes the forward pass again.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from threading import get_ident
+from typing import Any, NamedTuple
+
+from neonlite.backend.planning import Plan
+from neonlite.backend.planning.steps import Step
+from neonlite.backend.primitives import ReferencePrimitives
+from neonlite.backend.tensor import Tensor
+from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
+from neonlite.ops.recurrent import CELLS, activation_names, derivatives_of, functions_of
+from neonlite.ops.shapes import Shape
+from neonlite.tree_structure import untraced
+from neonlite.typing import NativeArray as Array
+
+CompilePlan = Callable[[Plan], Callable[[Sequence[Array], Sequence[Array]], None]]  # of an executor
+FUSED_FUNCTIONS = ["tanh", "sig"]  # the activation functions of fused primitives
+BACKWARD = "_backward"
+
+
+def find_recurrences(
+    primitives: ReferencePrimitives, plan: Plan, compile_plan: CompilePlan
+) -> dict[int, tuple[Callable[..., None], Recurrence]]:
+    """Return, for the values of a plan that are recurrent steps, what computes them from their operands.
+
+    ``compile_plan``: the function of the executor, for the plans of single steps.
+    """
+    steps = [(v, step) for v, step in plan.numbered_steps if step.op.name.removesuffix(BACKWARD) in CELLS]
+    sources = {v: x for v, step in steps if (x := find_forward(plan, step)) is not None}
+    found: dict[int, tuple[Callable[..., None], Recurrence]] = {}
+    for v, step in steps:
+        shapes, dtype = [*map(plan.shape, step.inputs), step.shape], step.dtype
+        if dtype not in FLOAT_DTYPES or any(0 in shape for shape in shapes):
+            continue
+        is_backward = step.op.name.endswith(BACKWARD)
+        if v in sources:
+            recurrence = found[sources[v]][1]
+        else:
+            operands = step.inputs[2:] if is_backward else step.inputs
+            planned = PlannedStep(primitives, plan, step, operands, f"recurrence {len(found)}", compile_plan)  # type: ignore[arg-type]
+            recurrence = make_recurrence(planned, is_backward or v in sources.values())
+        needs_dx = is_backward and reads_before(plan, v, math.prod(plan.shape(step.inputs[2])))
+        found[v] = recurrence.run_backward(needs_dx) if is_backward else recurrence.run_forward, recurrence
+    return found
+
+
+def find_forward(plan: Plan, step: Step) -> int | None:
+    """Return the value of the forward step of which a step is the backward step; None if the plan has none."""
+    y = step.inputs[1]
+    source = plan.find_step(y) if isinstance(y, int) and step.op.name.endswith(BACKWARD) else None
+    is_same = source is not None and (f"{source.op.name}{BACKWARD}", source.inputs, source.attrs) == (
+        step.op.name,
+        step.inputs[2:],
+        step.attrs,
+    )
+    return y if is_same else None  # type: ignore[return-value]
+
+
+def reads_before(plan: Plan, v: int, column: int) -> bool:
+    """Return whether the plan reads a column of a row before the given one."""
+    readers = [step for step in plan.steps if v in step.inputs]
+    return v in plan.outputs or any(step.op.name != "slice" or step.attrs["index"][1][0] < column for step in readers)
+
+
+class PlannedStep(NamedTuple):
+    """A recurrent step of a plan, and the values of x, W_input, W_recur, b and the initial states."""
+
+    primitives: ReferencePrimitives
+    plan: Plan
+    step: Step
+    operands: Sequence[int]
+    name: str
+    compile_plan: CompilePlan
+
+
+def make_recurrence(planned: PlannedStep, is_training: bool) -> Recurrence:
+    """Return what computes a recurrent step: a fused primitive if the runtime has a fast one for it."""
+    primitives, plan, step, operands, *_ = planned
+    kind, names = step.op.name.removesuffix(BACKWARD), activation_names(step.attrs)
+    if names == FUSED_FUNCTIONS:
+        (F, columns), (_, H), T = plan.shape(operands[0]), plan.shape(operands[2]), step.attrs["steps"]
+        key = primitives.recurrent_shape((kind, T, columns // T, F, H, step.attrs["reverse"]), compute_dtype(step))
+        if key is not None:
+            return FusedRecurrence(planned, is_training, key)
+    return StepRecurrence(planned, is_training)
+
+
+def compute_dtype(step: Step) -> str:
+    """Return the dtype in which a recurrent step is computed: float32 for 16-bit floats."""
+    return "float32" if step.dtype in HALF_DTYPES else step.dtype
+
+
+class Recurrence(ABC):
+    """All steps of a recurrent step of a plan.
+
+    ``is_training``: the forward pass saves values for the backward pass.
+    """
+
+    def __init__(self, planned: PlannedStep, is_training: bool) -> None:
+        self.primitives, self.plan, self.step, self.operands, self.name, _ = planned
+        self.is_training, self.T = is_training, self.step.attrs["steps"]
+        self.shapes: list[Shape] = [*map(self.plan.shape, self.operands)]
+        self.H, self.N = self.shapes[2][1], self.shapes[0][1] // self.T
+        self.plans: list[Plan] = []  # of one step
+        self.saved: dict[int, Any] = {}  # {thread: what the last forward pass saved}
+
+    @abstractmethod
+    def forward(self, operands: Sequence[Array], y: Array) -> Any:
+        """Write h of all steps, and return what the backward pass reads."""
+
+    @abstractmethod
+    def backward(self, e: Array, y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]) -> None:
+        """Write the gradients of the operands; that of x may be None."""
+
+    def run_forward(self, *arrays: Array) -> None:
+        """Compute the forward step from its operands and its result."""
+        *operands, y = self.widen(arrays)
+        saved = self.forward(operands, y)
+        if self.is_training:
+            self.saved[get_ident()] = saved
+        if y is not arrays[-1]:
+            arrays[-1][...] = y
+
+    def run_backward(self, needs_dx: bool) -> Callable[..., None]:
+        """Return the function that computes the backward step from its operands and its result."""
+        ends = [0, *accumulate(map(math.prod, self.shapes))]
+        reshape = self.primitives.runtime.reshape
+
+        def run(*arrays: Array) -> None:
+            e, y, *operands, row = self.widen(arrays)
+            saved = self.saved.pop(get_ident(), None)
+            if saved is None:
+                saved = self.forward(operands, self.workspace("outputs", y.shape, y))
+            parts = zip(pairwise(ends), self.shapes, strict=True)
+            gradients: list[Any] = [reshape(row[:, start:end], shape) for (start, end), shape in parts]
+            if not needs_dx:
+                gradients[0] = None
+            self.backward(e, y, operands, saved, gradients)
+            if row is not arrays[-1]:
+                arrays[-1][...] = row
+
+        return run
+
+    def widen(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """Return the operands and the result of the step, copied if they are 16-bit floats."""
+        xp = self.primitives.xp
+        return [xp.astype(x, xp.float32) for x in arrays] if self.step.dtype in HALF_DTYPES else arrays
+
+    def workspace(self, purpose: str, shape: Shape, like: Array) -> Array:
+        """Return an uninitialized array."""
+        return self.primitives.get_workspace(f"{purpose} of {self.name}", shape, like)
+
+
+class FusedRecurrence(Recurrence):
+    """All steps by a primitive of the runtime."""
+
+    def __init__(self, planned: PlannedStep, is_training: bool, key: Any) -> None:
+        super().__init__(planned, is_training)
+        self.key = key
+
+    def forward(self, operands: Sequence[Array], y: Array) -> Any:
+        """Write h of all steps, and return the reserve space and the initial and final states, (N, H) each."""
+        x, *weights = operands[:4]
+        states = operands[4:]
+        initial, final = (
+            [self.workspace(f"{name} state {k}", (self.N, self.H), x) for k in range(len(states))]
+            for name in ("initial", "final")
+        )
+        for array, state in zip(initial, states, strict=True):
+            array[...] = state.T
+        size = self.primitives.recurrent_workspace_size(self.key) if self.is_training else 0
+        reserve = self.workspace("reserve space", (size,), x) if size else None
+        self.primitives.recurrent_fprop(self.key, weights, initial, final, reserve, x, y)
+        return reserve, initial, final
+
+    def backward(self, e: Array, y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]) -> None:
+        """Write the gradients of the operands."""
+        (x, *weights), (reserve, initial, final) = operands[:4], saved
+        final_errors, initial_errors = (
+            [self.workspace(f"{name} error {k}", state.shape, x) for k, state in enumerate(initial)]
+            for name in ("final", "initial")
+        )
+        for error in final_errors:
+            error[...] = 0
+        dx, *dweights = gradients[:4]
+        arrays = weights, initial, final, reserve, x, y, e, final_errors, initial_errors, dweights, dx
+        self.primitives.recurrent_bprop(self.key, *arrays, 1.0, 0.0)
+        for gradient, error in zip(gradients[4:], initial_errors, strict=True):
+            gradient[...] = error.T
+
+
+class StepRecurrence(Recurrence):
+    """A compiled plan of one step, run for all steps; weight gradients are products over all steps."""
+
+    def __init__(self, planned: PlannedStep, is_training: bool) -> None:
+        super().__init__(planned, is_training)
+        self.cell, names = CELLS[self.step.op.name.removesuffix(BACKWARD)], activation_names(self.step.attrs)
+        self.order = [*range(self.T)][:: -1 if self.step.attrs["reverse"] else 1]
+        be = self.plan.targets[0].be
+        self.be, self.compile_plan = be, planned.compile_plan
+        state, dz_shape = (self.H, self.N), (self.shapes[1][0], self.N)
+        W_recur, b = (self.placeholder(self.plan.shape(v), self.plan.is_contiguous(v)) for v in self.operands[2:4])
+        z, e, y = self.placeholder(dz_shape), self.placeholder(state, False), self.placeholder(state, False)
+        previous, states, errors = ([self.placeholder(state) for _ in range(self.cell.num_states)] for _ in range(3))
+        saved = [self.placeholder(state) for _ in range(self.cell.num_saved)]
+        with untraced():
+            new, others = self.cell.step(be, z + b, previous, W_recur, functions_of(be, names))
+            targets, trees = [y, *states], [new[0], *new]
+            if is_training:
+                targets, trees = [*targets, *saved], [*trees, *others]
+            self.run_step = self.compile(trees, targets, [z, W_recur, b, *previous])
+            if is_training:
+                derivatives = derivatives_of(be, names)
+                total = [e + errors[0], *errors[1:]]
+                dz, new = self.cell.step_backward(be, total, previous, states, saved, W_recur, derivatives)
+                targets, leaves = [self.placeholder(dz_shape, False), *errors], [e, *errors, *previous]
+                self.run_step_backward = self.compile([dz, *new], targets, [*leaves, *states, *saved, W_recur])
+
+    def placeholder(self, shape: Shape, is_contiguous: bool = True) -> Tensor:
+        """Return a tensor without an array, for plans."""
+        return Tensor(None, self.be.tensor_info(shape, compute_dtype(self.step), is_contiguous))
+
+    def compile(self, trees: Sequence[Any], targets: Sequence[Tensor], leaves: Sequence[Tensor]) -> Callable[..., None]:
+        """Return the function ``run(targets, leaves)`` of a plan, which uses the arena after the temporaries."""
+        infos = [x.info for x in targets]
+        plan = Plan(trees, {id(x): x for x in leaves}, infos, arena_start=self.plan.arena_bytes)
+        run = self.compile_plan(plan)
+        self.plans.append(plan)
+        return run
+
+    def initial_states(self, operands: Sequence[Array]) -> list[Array]:
+        """Return the initial states as contiguous arrays, which the plans of steps expect."""
+        states = list(operands[4:])
+        for k, v in enumerate(self.operands[4:]):
+            if not self.plan.is_contiguous(v):
+                copy = self.workspace(f"initial state {k}", states[k].shape, states[k])
+                copy[...] = states[k]
+                states[k] = copy
+        return states
+
+    def columns(self, x: Array, t: int) -> Array:
+        """Return the columns of a step."""
+        return x[:, t * self.N : (t + 1) * self.N]
+
+    def forward(self, operands: Sequence[Array], y: Array) -> Any:
+        """Write h of all steps, and return the states and saved values of each step, (T, number, H, N)."""
+        (x, W_input, W_recur, b), states = operands[:4], self.initial_states(operands)
+        num_states = len(states)
+        count = num_states + self.cell.num_saved if self.is_training else num_states
+        buffer = self.workspace("steps", (self.T if self.is_training else 2, count, self.H, self.N), x)
+        z = self.workspace("gates", (self.T, W_input.shape[0], self.N), x)
+        if not self.primitives.runtime.has_values:
+            return buffer
+        xp = self.primitives.xp
+        self.primitives.gemm(W_input, xp.permute_dims(xp.reshape(x, (-1, self.T, self.N)), (1, 0, 2)), z)
+        for i, t in enumerate(self.order):
+            values = [buffer[t if self.is_training else i % 2, k, ...] for k in range(count)]
+            self.run_step([self.columns(y, t), *values], [z[t, ...], W_recur, b, *states])
+            states = values[:num_states]
+        return buffer
+
+    def backward(self, e: Array, y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]) -> None:
+        """Write the gradients of the operands."""
+        (x, W_input, W_recur), states = operands[:3], self.initial_states(operands)
+        num_states, T, N = len(states), self.T, self.N
+        dz = self.primitives.runtime.reshape(self.workspace("gates", (T, W_recur.shape[0], N), x), (-1, T * N))
+        buffers = self.workspace("errors", (2, num_states, self.H, N), x)
+        if not self.primitives.runtime.has_values:
+            return
+        values = [[saved[t, k, ...] for k in range(saved.shape[1])] for t in self.order]
+        errors, targets = ([buffers[i, k, ...] for k in range(num_states)] for i in range(2))
+        for error in errors:
+            error[...] = 0
+        for i in reversed(range(T)):
+            t, previous = self.order[i], values[i - 1][:num_states] if i else states
+            self.run_step_backward(
+                [self.columns(dz, t), *targets], [self.columns(e, t), *errors, *previous, *values[i], W_recur]
+            )
+            errors, targets = targets, errors
+        gemm, xp, (dx, dW_input, dW_recur, db, *dstates) = self.primitives.gemm, self.primitives.xp, gradients
+        rows, first = self.cell.gates_of_h * self.H, self.order[0]
+        gemm(self.columns(dz, first)[:rows, :], states[0].T, dW_recur[:rows, :])
+        if T > 1:
+            later, before = (slice(N, None), slice(None, -N))[:: 1 if first == 0 else -1]
+            gemm(dz[:rows, later], y[:, before].T, dW_recur[:rows, :], 1.0, 1.0)
+        if rows < dz.shape[0]:  # (T, H, N) -> (T N, H)
+            rh = xp.reshape(xp.permute_dims(saved[:, num_states, ...], (0, 2, 1)), (T * N, self.H))
+            gemm(dz[rows:, :], rh, dW_recur[rows:, :])
+        gemm(dz, x.T, dW_input)
+        db[...] = xp.sum(dz, axis=1, keepdims=True)
+        if dx is not None:
+            gemm(W_input.T, dz, dx)
+        for gradient, error in zip(dstates, errors, strict=True):
+            gradient[...] = error

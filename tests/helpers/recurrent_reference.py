@@ -1,0 +1,68 @@
+"""Reference implementations of the ops for recurrence over time: the textbook equations, and complex-step derivatives.
+
+The derivative of an analytic function f along a direction d is the imaginary part of f(x + i h d) / h, without a
+rounding error of differences (Squire and Trapp 1998).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+STEP = 1e-30
+FUNCTIONS = {
+    "tanh": np.tanh,
+    "sig": lambda x: 1 / (1 + np.exp(-x)),
+    "relu": lambda x: np.where(x.real > 0, x, 0),
+    "identity": lambda x: x,
+}
+
+
+def all_steps(
+    name: str, x: Any, W: Any, U: Any, b: Any, *states: Any, y: Any = None, push: Any = None, steps: int, **attrs: Any
+) -> Any:
+    """Return h of all steps; ``push`` is added to U where U is multiplied by h of the previous step, which is in y."""
+    n, N = U.shape[1], x.shape[1] // steps
+    act, gate = (FUNCTIONS[attrs.get(k, "sig")] for k in ("activation", "gate_activation"))
+    push, h, *c = np.zeros(U.shape) if push is None else push, *states
+    before, outputs = h, np.zeros((n, x.shape[1]), complex)
+    for t in range(steps)[:: -1 if attrs["reverse"] else 1]:
+        at = slice(t * N, (t + 1) * N)
+        z = W @ x[:, at] + b
+        if name == "rnn":
+            h = act(z + U @ h + push @ before)
+        elif name == "lstm":
+            i, f, o, g = np.split(z + U @ h + push @ before, 4)
+            c = [gate(f) * c[0] + gate(i) * act(g)]
+            h = gate(o) * act(c[0])
+        else:
+            r, u = np.split(gate(z[: 2 * n] + U[: 2 * n] @ h + push[: 2 * n] @ before), 2)
+            h = (1 - u) * h + u * act(z[2 * n :] + (U + push)[2 * n :] @ (r * h))
+        outputs[:, at] = h
+        before = h if y is None else y[:, at]
+    return outputs
+
+
+def sequence(name: str, *operands: Any, **attrs: Any) -> Any:
+    """Return h of all steps."""
+    return all_steps(name, *operands, **attrs).real
+
+
+def sequence_backward(name: str, e: Any, y: Any, *operands: Any, **attrs: Any) -> Any:
+    """Return the gradients of all operands in a row."""
+    gradients: list[float] = []
+    for k, x in enumerate(operands):
+        for at in np.ndindex(*x.shape):
+            direction = np.zeros(x.shape, complex)
+            direction[at] = STEP * 1j
+            push = direction if k == 2 else None
+            moved = [z + direction if i == k != 2 else z for i, z in enumerate(operands)]
+            gradients.append((e * all_steps(name, *moved, y=y, push=push, **attrs).imag).sum() / STEP)
+    return np.array([gradients])
+
+
+CELLS = ("rnn", "lstm", "gru")
+RECURRENT = {name: partial(sequence, name) for name in CELLS}
+RECURRENT |= {f"{name}_backward": partial(sequence_backward, name) for name in CELLS}
