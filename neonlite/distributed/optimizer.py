@@ -16,6 +16,7 @@ from neonlite.layers import Sequential
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.optimizer import get_param_list, merge_contiguous, pass_last_write, sort_by_address
 from neonlite.optimizers.rules import OptimizerWrapper
+from neonlite.tree_structure import refuse_in_trace
 from neonlite.version import __version__
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from neonlite.distributed.communicator import Communicator
     from neonlite.layers import Layer, LayerContainer
     from neonlite.layers.parameter import Parameter
+    from neonlite.optree import Operand
 
 
 def backend_settings(be: Backend) -> dict[str, Any]:
@@ -202,7 +204,8 @@ class Distributed(OptimizerWrapper):
     """Wrap an optimizer: gradients are summed over all processes, and divided by the batch size of all together.
 
     ``Model.fit(..., distributed=True)`` needs no wrapper. In a custom training loop, create the network with the same
-    ``rng_seed`` on all processes, or copy the weights of rank 0 by ``world().broadcast(w)``.
+    ``rng_seed`` on all processes, or copy the weights of rank 0 by ``world().broadcast(w)``. ``step`` adds up the
+    gradients of all processes, and divides them by nothing.
 
     Parameters
     ----------
@@ -269,6 +272,18 @@ class Distributed(OptimizerWrapper):
             shard = Shard(0, be.bsz, int(total), communicator)
         with use_shard(be, shard):
             self.wrapped.optimize(layers, epoch)
+
+    def _step_by(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> None:
+        communicator, be = world(), parameters[0].backend
+        if communicator.size > 1:
+            refuse_in_trace("Distributed.step in several processes", "Call it outside of the compiled function")
+            gradients = sums = be.evaluate([g * 1 for g in gradients])
+            for g in sums:
+                communicator.all_reduce(g, bool(be.deterministic))
+        super()._step_by(parameters, gradients, epoch)
+
+    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> list[Any]:
+        return self.wrapped._make_steps(parameters, gradients, epoch)
 
     def get_state(self) -> dict[str, Any]:
         return self.wrapped.get_state()
