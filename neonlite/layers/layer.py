@@ -600,7 +600,7 @@ class Layer(WeightOwner, DeltaOwner):
 
         The op-tree can be printed, drawn, evaluated (``.get()``) and differentiated, with respect to ``parameters`` and
         to the inputs. A layer that is not configured is configured for these inputs. Buffers of ``fprop`` and
-        ``be.bsz`` are not affected; recurrent states start at zero.
+        ``be.bsz`` are not affected; recurrent states start at zero, or at ``init_state``.
 
         Parameters
         ----------
