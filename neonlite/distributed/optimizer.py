@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -261,9 +261,7 @@ class Distributed(OptimizerWrapper):
         if not layers or communicator.size == 1:
             return self.wrapped.optimize(layers, epoch)
         be = layers[0].be
-        if not self.has_checked_weights:
-            check_equal(communicator, self.wrapped, layers)
-            self.has_checked_weights = True
+        self._check_weights(communicator, [w for layer in layers for w in layer.parameters])
         for buffer in merge_adjacent(layers):
             communicator.all_reduce(buffer, bool(be.deterministic))
         shard = be.minibatch_shard
@@ -273,10 +271,17 @@ class Distributed(OptimizerWrapper):
         with use_shard(be, shard):
             self.wrapped.optimize(layers, epoch)
 
+    def _check_weights(self, communicator: Communicator, weights: Sequence[Tensor]) -> None:
+        """Compare the weights of the processes, in the first step only."""
+        if not self.has_checked_weights:
+            check_equal(communicator, self.wrapped, weights)
+            self.has_checked_weights = True
+
     def _step_by(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> None:
         communicator, be = world(), parameters[0].backend
         if communicator.size > 1:
             refuse_in_trace("Distributed.step in several processes", "Call it outside of the compiled function")
+            self._check_weights(communicator, parameters)
             gradients = sums = be.evaluate([g * 1 for g in gradients])
             for g in sums:
                 communicator.all_reduce(g, bool(be.deterministic))
@@ -292,11 +297,12 @@ class Distributed(OptimizerWrapper):
         self.wrapped.set_state(state)
 
 
-def check_equal(communicator: Communicator, optimizer: Optimizer, layers: Sequence[Layer]) -> None:
+def check_equal(communicator: Communicator, optimizer: Optimizer, weights: Sequence[Tensor]) -> None:
     """Raise ValueError on all processes if their versions, runtimes, optimizers or weights differ."""
     import zlib
 
-    check_same(communicator, "Distributed", backend_settings(layers[0].be))
+    be = cast("Backend", weights[0].backend)
+    check_same(communicator, "Distributed", backend_settings(be))
     others = communicator.all_gather_objects(str({**optimizer.get_description()["config"], "name": ""}))
     if ranks := [rank for rank, other in enumerate(others) if other != others[0]]:
         raise ValueError(
@@ -304,7 +310,6 @@ def check_equal(communicator: Communicator, optimizer: Optimizer, layers: Sequen
             f"{', '.join(map(str, ranks))}: {others[0]} and {others[ranks[0]]}."
         )
 
-    weights = [w for layer in layers for w in layer.parameters]
     checksums = [(w.shape, zlib.crc32(w.get().tobytes())) for w in weights]
     everywhere = communicator.all_gather_objects(checksums)
     if ranks := [rank for rank, other in enumerate(everywhere) if other != everywhere[0]]:

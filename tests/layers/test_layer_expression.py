@@ -248,6 +248,22 @@ def test_the_number_of_samples_is_any_and_buffers_are_not_affected(be64, rng, na
         np.testing.assert_array_equal(y.get(), expected)
 
 
+@pytest.mark.parametrize("name", ["BatchNorm, binary", "BiBNRNN"])
+def test_running_statistics_move_as_in_fprop(be64, rng, name):
+    results = []
+    for by_fprop in (False, True):
+        layer, shape = allocated(be64, name)
+        x = data(np.random.default_rng(5), shape, N)
+        for w in layer.parameters:
+            w[:] = np.random.default_rng(6).normal(size=w.shape)
+        for scale in (1, 2):
+            layer.fprop(be64.array(x * scale)) if by_fprop else layer(be64.array(x * scale), training=True)
+        results.append([layer.gmean.get(), layer.gvar.get()])
+    for got, expected in zip(*results, strict=True):
+        close(got, expected)
+        assert got.any()
+
+
 def test_estimated_gradients_are_those_of_bprop_before_a_selection_and_at_the_limits_of_sign(be64, rng):
     be = be64
     layer, _ = allocated(be, "BatchNorm, binary")
