@@ -213,65 +213,6 @@ class RecurrentBase(ParameterLayer):
             outputs[t] = states[0]
         return be.concat(outputs, axis=1)
 
-    def build_tree(self, x: Operands, training: bool) -> Trees:
-        if self.init_state is None and self.passed_states is None:
-            return super().build_tree(x, training)
-        products, weights = self.input_products(flat(cast(Operand, x)))
-        return self.scan_directions([z + b for z, (_, _, b) in zip(products, weights, strict=True)])
-
-    def input_products(self, x: Operand) -> tuple[list[Operand], list[list[Tensor]]]:
-        """Return ``W_input x`` of each direction, (num_gates output_size, T N), and its W_input, W_recur and b.
-
-        Parameters
-        ----------
-        x : Tensor or OpTreeNode
-            The inputs.
-        """
-        x, F = self.be.reshape(x, (self.nin, -1)), self.nin_per_direction
-        weights = [self.split_weights(self.W, k) for k in range(self.num_directions)]
-        halves = [take_block(x, (k * F, F), (0, x.shape[1])) if self.split_inputs else x for k in range(len(weights))]
-        return [self.be.dot(W[0], half) for W, half in zip(weights, halves, strict=True)], weights
-
-    def scan_directions(self, inputs: Sequence[Operand]) -> Operand:
-        """Return h of all steps of all directions, forward in time from ``init_state`` or ``passed_states``.
-
-        Parameters
-        ----------
-        inputs : sequence of OpTreeNode
-            ``W_input x + b`` of each direction.
-        """
-        shape, passed = (self.nout, inputs[0].shape[1] // self.nsteps), self.passed_states
-        initial: Any = self.init_state if passed is None else passed.get(self)
-        states = list(initial) if isinstance(initial, list | tuple) else [] if initial is None else [initial]
-        if any(state.shape != shape for state in states):
-            raise ValueError(f"{self.name}: expected initial states {shape}, got {describe(*states)}.")
-        results = [self.scan(z, k, () if k else states) for k, z in enumerate(inputs)]  # backward in time from zeros
-        if passed is not None:
-            passed[self] = results[0][1]
-        outputs = [h for h, _ in results]
-        return outputs[0] if len(outputs) == 1 else self.be.concat(outputs, axis=0)
-
-    def scan(self, z: Operand, direction: int, initial: Sequence[Operand] = ()) -> tuple[Operand, list[Operand]]:
-        """Return h of all steps, (output_size, T N), and the states after the last step, as op-trees.
-
-        Parameters
-        ----------
-        z : OpTreeNode
-            ``W_input x + b``, (num_gates output_size, T N).
-        direction : int
-            0 forward in time, 1 backward in time.
-        initial : sequence of Tensor or OpTreeNode
-            The initial states, (output_size, N); zeros for those that are missing.
-        """
-        be, T, W_recur = self.be, self.nsteps, self.split_weights(self.W, direction)[1]
-        n = z.shape[1] // T
-        states: list[Operand] = [*initial, *[be.zeros((self.nout, n))] * (len(self.state_names) - len(initial))]
-        outputs: list[Any] = [None] * T
-        for t in reversed(range(T)) if direction else range(T):
-            states = self.step_formula(take_block(z, (0, z.shape[0]), (t * n, n)), states, W_recur)
-            outputs[t] = states[0]
-        return be.concat(outputs, axis=1), states
-
     def split_gates(self, z: Operand) -> list[Operand]:
         """Return the rows of each gate.
 
@@ -488,6 +429,67 @@ class RecurrentBase(ParameterLayer):
             x = x.reshape(self.nin, -1)
         F = self.nin_per_direction
         return x[direction * F : (direction + 1) * F] if self.split_inputs else x
+
+    # --- op-trees with given states ---
+
+    def build_tree(self, x: Operands, training: bool) -> Trees:
+        if self.init_state is None and self.passed_states is None:
+            return super().build_tree(x, training)
+        products, weights = self.input_products(flat(cast(Operand, x)))
+        return self.scan_directions([z + b for z, (_, _, b) in zip(products, weights, strict=True)])
+
+    def input_products(self, x: Operand) -> tuple[list[Operand], list[list[Tensor]]]:
+        """Return ``W_input x`` of each direction, (num_gates output_size, T N), and its W_input, W_recur and b.
+
+        Parameters
+        ----------
+        x : Tensor or OpTreeNode
+            The inputs.
+        """
+        x, F = self.be.reshape(x, (self.nin, -1)), self.nin_per_direction
+        weights = [self.split_weights(self.W, k) for k in range(self.num_directions)]
+        halves = [take_block(x, (k * F, F), (0, x.shape[1])) if self.split_inputs else x for k in range(len(weights))]
+        return [self.be.dot(W[0], half) for W, half in zip(weights, halves, strict=True)], weights
+
+    def scan_directions(self, inputs: Sequence[Operand]) -> Operand:
+        """Return h of all steps of all directions, forward in time from ``init_state`` or ``passed_states``.
+
+        Parameters
+        ----------
+        inputs : sequence of OpTreeNode
+            ``W_input x + b`` of each direction.
+        """
+        shape, passed = (self.nout, inputs[0].shape[1] // self.nsteps), self.passed_states
+        initial: Any = self.init_state if passed is None else passed.get(self)
+        states = list(initial) if isinstance(initial, list | tuple) else [] if initial is None else [initial]
+        if any(state.shape != shape for state in states):
+            raise ValueError(f"{self.name}: expected initial states {shape}, got {describe(*states)}.")
+        results = [self.scan(z, k, () if k else states) for k, z in enumerate(inputs)]  # backward in time from zeros
+        if passed is not None:
+            passed[self] = results[0][1]
+        outputs = [h for h, _ in results]
+        return outputs[0] if len(outputs) == 1 else self.be.concat(outputs, axis=0)
+
+    def scan(self, z: Operand, direction: int, initial: Sequence[Operand] = ()) -> tuple[Operand, list[Operand]]:
+        """Return h of all steps, (output_size, T N), and the states after the last step, as op-trees.
+
+        Parameters
+        ----------
+        z : OpTreeNode
+            ``W_input x + b``, (num_gates output_size, T N).
+        direction : int
+            0 forward in time, 1 backward in time.
+        initial : sequence of Tensor or OpTreeNode
+            The initial states, (output_size, N); zeros for those that are missing.
+        """
+        be, T, W_recur = self.be, self.nsteps, self.split_weights(self.W, direction)[1]
+        n = z.shape[1] // T
+        states: list[Operand] = [*initial, *[be.zeros((self.nout, n))] * (len(self.state_names) - len(initial))]
+        outputs: list[Any] = [None] * T
+        for t in reversed(range(T)) if direction else range(T):
+            states = self.step_formula(take_block(z, (0, z.shape[0]), (t * n, n)), states, W_recur)
+            outputs[t] = states[0]
+        return be.concat(outputs, axis=1), states
 
     # --- recurrent state across minibatches ---
 

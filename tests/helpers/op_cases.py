@@ -307,6 +307,15 @@ def pooling(op: Op) -> Iterator[Case]:
             yield Case(op.name, operands, attrs | to | means)
 
 
+def regions(op: Op) -> Iterator[Case]:
+    rng = np.random.default_rng(3)
+    for (C, H, W, N), bins, count in [((2, 4, 3, 2), (2, 3), 3), ((1, 5, 6, 1), (1, 1), 2), ((3, 2, 2, 3), (3, 2), 4)]:
+        corners = rng.integers(-2, 2 * max(H, W) + 2, size=(4, count))
+        y = np.concatenate([rng.integers(0, N, size=(1, count)), corners]).astype(np.int32)
+        yield Case(op.name, ((C, H, W, N), y), {"bins": bins, "scale": 0.5})
+    yield Case(op.name, ((2, 4, 3, 2), np.zeros((5, 0), np.int32)), {"bins": (2, 2), "scale": 1.0})
+
+
 MAKERS: dict[str, Callable[[Op], Iterator[Case]]] = {
     **{op.name: (unary, binary, where)[op.arity - 1] for op in OP_TABLE if op.kind == "elementwise"},
     **{op.name: reduction for op in OP_TABLE if op.has_axis},
@@ -323,24 +332,13 @@ MAKERS |= {
     "scatter_add": scatter,
     "onehot": onehot,
     "searchsorted": searchsorted,
+    "roi_pool_indices": regions,
     "take_along_axis": take_along_axis,
     "scatter_add_along_axis": scatter_along_axis,
 }
 MAKERS |= dict.fromkeys(("conv", "conv_backward", "conv_update"), convolution)
 MAKERS |= dict.fromkeys(("max_pool", "max_pool_indices", "max_pool_take", "max_unpool"), pooling)
 MAKERS |= dict.fromkeys(("sum_pool", "sum_unpool"), pooling)
-
-
-def regions(op: Op) -> Iterator[Case]:
-    rng = np.random.default_rng(3)
-    for (C, H, W, N), bins, count in [((2, 4, 3, 2), (2, 3), 3), ((1, 5, 6, 1), (1, 1), 2), ((3, 2, 2, 3), (3, 2), 4)]:
-        corners = rng.integers(-2, 2 * max(H, W) + 2, size=(4, count))
-        y = np.concatenate([rng.integers(0, N, size=(1, count)), corners]).astype(np.int32)
-        yield Case(op.name, ((C, H, W, N), y), {"bins": bins, "scale": 0.5})
-    yield Case(op.name, ((2, 4, 3, 2), np.zeros((5, 0), np.int32)), {"bins": (2, 2), "scale": 1.0})
-
-
-MAKERS |= {"roi_pool_indices": regions}
 
 
 # --- composite ops --------------------------------------------------------------------------------------------------
