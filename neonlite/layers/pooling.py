@@ -288,8 +288,8 @@ class RoiPooling(Layer):
         images = be.reshape(maps, (C, H, W, -1))
         options: dict[str, Any] = {"bins": self.HW, "scale": self.spatial_scale}
         index = be.build("roi_pool_indices", images, regions, **options)
-        pixels = be.reshape(images if self.bprop_enabled else be.stop_gradient(images), (-1, 1))
-        values = be.reshape(be.take(pixels, be.reshape(be.maximum(index, 0), (-1, 1)), axis=0), index.shape)
+        pixels = be.reshape(images if self.bprop_enabled else be.stop_gradient(images), (1, -1))
+        values = be.reshape(be.take(pixels, be.reshape(be.maximum(index, 0), (1, -1)), axis=1), index.shape)
         return be.reshape(be.where(index < 0, 0, values), (math.prod(self.pooled_shape), -1))
 
     def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Tensor:
