@@ -71,7 +71,7 @@ SYMBOLS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
 IMAGES, FILTERS, RESULTS = (2, 5, 5, 8), (2, 3, 3, 4), (4, 5, 5, 8)
 WINDOWS: dict[str, Any] = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
 SYMBOLS["normalize"] = [(2, 3)], {"axis": (1,), "eps": 1e-5}
-SYMBOLS["batch_norm"] = [IMAGES, (2, 1), (2, 1)], {"eps": 1e-5}
+SYMBOLS["batch_norm"] = SYMBOLS["shift_batch_norm"] = [IMAGES, (2, 1), (2, 1)], {"eps": 1e-5}
 SYMBOLS["conv"] = [IMAGES, FILTERS], WINDOWS
 SYMBOLS["conv_backward"] = [RESULTS, FILTERS], WINDOWS | {"to": IMAGES}
 SYMBOLS["conv_update"] = [IMAGES, RESULTS], WINDOWS | {"to": FILTERS}

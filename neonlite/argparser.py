@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +19,7 @@ from neonlite.backend.creation import DATATYPES, dtype_of
 from neonlite.backend.runtimes import default_runtime, list_runtimes
 from neonlite.dtypes import INSTALL_COMMAND, is_available
 from neonlite.files import open_input, printable
+from neonlite.messages import did_you_mean
 from neonlite.version import __version__
 
 LOG_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # indexed by the number of -v, less one
@@ -95,9 +95,7 @@ class ConfigParser(argparse.ArgumentParser):
             action = options.get(key.replace("-", "_"))
             try:
                 if action is None:
-                    close = get_close_matches(key, options, 1)
-                    hint = f" Did you mean {close[0]}?" if close else ""
-                    raise ValueError(f"expected the name of an option, got {key!r}.{hint}")
+                    raise ValueError(f"expected the name of an option, got {key!r}.{did_you_mean(key, options)}")
                 if action.dest in arguments:
                     raise ValueError(f"expected each option once, got {key} again")
                 arguments[action.dest] = [*format_arguments(action, value)]

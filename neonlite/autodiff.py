@@ -120,7 +120,7 @@ class Autodiff:
             is_masked = id(z) in masked or z.op == "where"
             input_grads: tuple[Operand | None, ...] = (dz,)
             if not op.opens_to_differentiate:
-                opens = is_masked and op.formula is not None
+                opens = is_masked and op.formula is not None and not op.is_estimator
                 input_grads = self._differentiate_formula(z, dz) if opens else self._apply_rule(z, operands, dz)
             for x, dx in zip(operands, input_grads, strict=True):
                 if dx is not None and id(x) in reachable:

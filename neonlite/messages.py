@@ -75,11 +75,11 @@ def describe_setting(value: object) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question with the known name that is nearest to an unknown one, or an empty string."""
+    """Return a question with the known name that is like an unknown one or starts with it, or an empty string."""
     from difflib import get_close_matches  # not loaded by ``import neonlite``
 
-    names = {x.casefold(): x for x in known}
-    close = get_close_matches(name.casefold(), names, 1)
+    names, name = {x.casefold(): x for x in known}, name.casefold()
+    close = get_close_matches(name, names, 1) or [x for x in names if len(name) > 3 and x.startswith(name)]
     return f" Did you mean {names[close[0]]!r}?" if close else ""
 
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
+from neonlite.messages import did_you_mean
 from neonlite.ops import SYNONYMS
 
 T = TypeVar("T")
@@ -268,7 +269,7 @@ LAYER = {
     "layer.get_weights()": "named_parameters params state_dict",
     "layer.set_weights(weights)": "load_state_dict",
     "layer.num_parameters": "count_params",
-    "layer.in_shape": "in_channels in_features input_shape input_size",
+    "layer.in_shape": "in_channels in_features input_size",
     "layer.out_shape": "hidden_size out_channels out_features output_shape units",
     "layer.outputs": "output",
     "layer.get_description()": "get_config",
@@ -694,13 +695,16 @@ def module_getattr(module: str) -> Callable[[str], object]:
     """
 
     def __getattr__(name: str) -> object:
-        counterpart = None if name.startswith("_") else find_name(module, name)
-        if counterpart is not None and is_import():
+        hint = ""
+        if not name.startswith("_"):
+            counterpart = find_name(module, name)
+            found = sys.modules[module]
+            known = [x for x in (*dir(found), *getattr(found, "__all__", ())) if not x.startswith("_")]
+            hint = did_you_mean(name, known) if counterpart is None else f" {use(counterpart)}"
+        if hint and is_import():
             # "from module import name" replaces the message of an AttributeError
-            raise ImportError(f"cannot import name {name!r} from {module!r}. {use(counterpart)}")
-        if counterpart is not None:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}. {use(counterpart)}")
-        raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
+            raise ImportError(f"cannot import name {name!r} from {module!r}.{hint}")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}{'.' if hint else ''}{hint}")
 
     return __getattr__
 
@@ -715,16 +719,13 @@ def argument_hint(name: str, accepted: list[str]) -> str:
     accepted : list of str
         The names that the function accepts.
     """
-    from difflib import get_close_matches  # not loaded by ``import neonlite``
-
     counterpart = look_up(ARGUMENTS, name, accepted)
     if counterpart is not None:
         argument, _, comment = counterpart.partition("; ")
         return f"Did you mean {argument!r}{', as in ' * bool(comment)}{comment}?"
     if (reason := look_up(OMITTED_ARGUMENTS, name)) is not None:
         return f"Leave it out: {reason}."
-    similar = get_close_matches(name, accepted, 1)
-    return f"Did you mean {similar[0]!r}?" if similar else ""
+    return did_you_mean(name, accepted).lstrip()
 
 
 def hide_unknown(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -101,7 +101,7 @@ class Trace:
         self.created: dict[int, Any] = {}  # {id of the memory: memory} of the tensors that the function has created
         self.written: dict[int, list[tuple[Tensor, Operand]]] = {}  # {id of the memory: tensors and values}
         self.values: dict[int, tuple[Tensor, Operand]] = {}  # {id of a tensor: it, and the expression that it reads as}
-        self.steps: list[Any] = []  # with ``current_updates()`` and ``count()``, for each run
+        self.steps: list[Any] = []  # with ``current_updates()``, ``count()`` and ``finish()``, for each run
 
     def read(self, x: Tensor) -> Operand:
         """Return the value of a tensor at this point: the expression assigned to it, or the tensor itself."""
@@ -339,6 +339,8 @@ class Program(Untracked):
                     plan.run(arrays, values)
                 except Exception as error:
                     raise add_error_context(be, error, self.targets, self.tree) from error
+        for step in self.steps:
+            step.finish()
         results = []
         for kind, x in self.results:
             results.append(x if kind == "object" else arguments[x] if kind == "argument" else outputs[x])

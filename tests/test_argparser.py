@@ -207,7 +207,7 @@ def test_errors_are_one_line_after_the_usage(capsys, line, words):
     ("text", "words"),
     [
         ("# a comment\n\nnothing = 3", "line 3: expected the name of an option, got 'nothing'."),
-        ("batchsize: 3", "line 1: expected the name of an option, got 'batchsize'. Did you mean batch_size?"),
+        ("batchsize: 3", "line 1: expected the name of an option, got 'batchsize'. Did you mean 'batch_size'?"),
         ("config = other.cfg", "line 1: expected the name of an option, got 'config'."),
         ("help", "line 1: expected the name of an option, got 'help'."),
         ("epochs = 3\n-e = 4", "line 2: expected the name of an option, got '-e'."),

@@ -42,12 +42,12 @@ MODULES = {
 
 LEVELS = {
     "neonlite.files": 0,
-    "neonlite.name_hints": 0,
     "neonlite.dtypes": 0,
     "neonlite.ops": 0,
     "neonlite.typing": 0,
     "neonlite.version": 0,
     "neonlite.messages": 1,
+    "neonlite.name_hints": 1,
     "neonlite.optree": 1,
     "neonlite.numpy_methods": 1,
     "neonlite.tree_inference": 1,

@@ -265,7 +265,8 @@ def elementary_op(
         check_parameters("be.define_op: shape_fn", shape_fn, [f"{x}_shape" for x in operands])
         shape_fn = checked_shape_fn(shape_fn)
     run = checked_run(run, shape_fn or broadcast_shapes)
-    return Op(name, run, grad, doc, "", arity, kind, None, shape_fn, result_dtype=result_dtype, may_raise=True)
+    rules: dict[str, Any] = {"shape_fn": shape_fn, "result_dtype": result_dtype, "may_raise": True}
+    return Op(name, run, grad, doc, "", arity, kind, **rules)
 
 
 def composite_op(name: str, formula: Any, grad: Any, doc: str, options: list[str]) -> Op:

@@ -1629,6 +1629,35 @@ class OpMethods(BackendBase):
         """Return ``a`` times the power of two nearest to ``b``, AP2(b)."""
 
     @overload
+    def shift_batch_norm(
+        self,
+        a: OperandLike,
+        gamma: OperandLike | None = None,
+        beta: OperandLike | None = None,
+        eps: float = 1e-05,
+        out: None = None,
+    ) -> OpTreeNode:
+        """Return batch_norm by products with powers of two."""
+
+    @overload
+    def shift_batch_norm(
+        self,
+        a: OperandLike,
+        gamma: OperandLike | None = None,
+        beta: OperandLike | None = None,
+        eps: float = 1e-05,
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """Return batch_norm by products with powers of two."""
+
+    @overload
+    def shift_batch_norm(
+        self, a: OperandLike, gamma: OperandLike | None, beta: OperandLike | None, eps: float, out: Tensor
+    ) -> Tensor:
+        """Return batch_norm by products with powers of two."""
+
+    @overload
     def sig(self, a: OperandLike, out: None = None) -> OpTreeNode:
         """Return 1 / (1 + e^-x)."""
 

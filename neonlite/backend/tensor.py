@@ -110,6 +110,8 @@ class Tensor(TensorBase):
         False if writing another tensor of the same memory may discard the values.
     rounding : bool
         neon's flag for stochastic rounding; it has no effect.
+    owner : (str, str), optional
+        Of a parameter: the name of its layer, and that of the layer's class.
     states : list of Tensor, optional
         Of a parameter: the states of its optimizer.
     updates : (str, int), optional
@@ -134,6 +136,7 @@ class Tensor(TensorBase):
         "base",
         "info",
         "name",
+        "owner",
         "persist_values",
         "rounding",
         "span",
@@ -173,6 +176,7 @@ class Tensor(TensorBase):
         self.span: tuple[int, int] = span or info.attrs["span"]
         self.persist_values = True
         self.rounding = False
+        self.owner: tuple[str, str] | None = None
         self.states: list[Tensor] | None = None
         self.updates: tuple[str, int] | None = None
 
@@ -526,7 +530,7 @@ class Tensor(TensorBase):
             copied[:] = self
         else:
             copied = be.array(self, self.info.dtype)
-        for name in ("name", "persist_values", "rounding", "updates"):
+        for name in ("name", "persist_values", "rounding", "owner", "updates"):
             setattr(copied, name, getattr(self, name))
         copied.states = copy.deepcopy(self.states, memo)
         return copied

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from neonlite.layers import Sequential
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.optimizer import get_param_list, merge_contiguous, pass_last_write, sort_by_address
 from neonlite.optimizers.rules import OptimizerWrapper
+from neonlite.tree_structure import refuse_in_trace
 from neonlite.version import __version__
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from neonlite.distributed.communicator import Communicator
     from neonlite.layers import Layer, LayerContainer
     from neonlite.layers.parameter import Parameter
+    from neonlite.optree import Operand
 
 
 def backend_settings(be: Backend) -> dict[str, Any]:
@@ -202,7 +204,8 @@ class Distributed(OptimizerWrapper):
     """Wrap an optimizer: gradients are summed over all processes, and divided by the batch size of all together.
 
     ``Model.fit(..., distributed=True)`` needs no wrapper. In a custom training loop, create the network with the same
-    ``rng_seed`` on all processes, or copy the weights of rank 0 by ``world().broadcast(w)``.
+    ``rng_seed`` on all processes, or copy the weights of rank 0 by ``world().broadcast(w)``. ``step`` adds up the
+    gradients of all processes, and divides them by nothing.
 
     Parameters
     ----------
@@ -258,9 +261,7 @@ class Distributed(OptimizerWrapper):
         if not layers or communicator.size == 1:
             return self.wrapped.optimize(layers, epoch)
         be = layers[0].be
-        if not self.has_checked_weights:
-            check_equal(communicator, self.wrapped, layers)
-            self.has_checked_weights = True
+        self._check_weights(communicator, [w for layer in layers for w in layer.parameters])
         for buffer in merge_adjacent(layers):
             communicator.all_reduce(buffer, bool(be.deterministic))
         shard = be.minibatch_shard
@@ -270,6 +271,25 @@ class Distributed(OptimizerWrapper):
         with use_shard(be, shard):
             self.wrapped.optimize(layers, epoch)
 
+    def _check_weights(self, communicator: Communicator, weights: Sequence[Tensor]) -> None:
+        """Compare the weights of the processes, in the first step only."""
+        if not self.has_checked_weights:
+            check_equal(communicator, self.wrapped, weights)
+            self.has_checked_weights = True
+
+    def _step_by(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> None:
+        communicator, be = world(), parameters[0].backend
+        if communicator.size > 1:
+            refuse_in_trace("Distributed.step in several processes", "Call it outside of the compiled function")
+            self._check_weights(communicator, parameters)
+            gradients = sums = be.evaluate([g * 1 for g in gradients])
+            for g in sums:
+                communicator.all_reduce(g, bool(be.deterministic))
+        super()._step_by(parameters, gradients, epoch)
+
+    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> list[Any]:
+        return self.wrapped._make_steps(parameters, gradients, epoch)
+
     def get_state(self) -> dict[str, Any]:
         return self.wrapped.get_state()
 
@@ -277,11 +297,12 @@ class Distributed(OptimizerWrapper):
         self.wrapped.set_state(state)
 
 
-def check_equal(communicator: Communicator, optimizer: Optimizer, layers: Sequence[Layer]) -> None:
+def check_equal(communicator: Communicator, optimizer: Optimizer, weights: Sequence[Tensor]) -> None:
     """Raise ValueError on all processes if their versions, runtimes, optimizers or weights differ."""
     import zlib
 
-    check_same(communicator, "Distributed", backend_settings(layers[0].be))
+    be = cast("Backend", weights[0].backend)
+    check_same(communicator, "Distributed", backend_settings(be))
     others = communicator.all_gather_objects(str({**optimizer.get_description()["config"], "name": ""}))
     if ranks := [rank for rank, other in enumerate(others) if other != others[0]]:
         raise ValueError(
@@ -289,7 +310,6 @@ def check_equal(communicator: Communicator, optimizer: Optimizer, layers: Sequen
             f"{', '.join(map(str, ranks))}: {others[0]} and {others[ranks[0]]}."
         )
 
-    weights = [w for layer in layers for w in layer.parameters]
     checksums = [(w.shape, zlib.crc32(w.get().tobytes())) for w in weights]
     everywhere = communicator.all_gather_objects(checksums)
     if ranks := [rank for rank, other in enumerate(everywhere) if other != everywhere[0]]:

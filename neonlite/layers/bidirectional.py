@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 from neonlite.backend import Tensor
@@ -131,12 +132,41 @@ class BiBNRNN(RunningStatistics, BiRNN):
     Laurent et al. 2016, Batch normalized recurrent neural networks, equation 10; Amodei et al. 2016, 3.2.
     """
 
-    formula = Layer.formula  # type: ignore[assignment]  # normalized inputs have none
     rho, eps = 0.9, 1e-3
+    build_tree = Layer.build_tree  # by the formulas, which read passed states as well
+
+    def formula(self, x: Operand) -> Operand:
+        """Return h of all steps, with inputs normalized by the statistics of the minibatch."""
+        return self._scan_normalized(x, lambda z, _: self.be.normalize(z, axis=1, eps=self.eps))
+
+    def training_formula(self, x: Operand) -> Operand:
+        """Return ``formula(x)``, and move the running statistics to those of the minibatch."""
+        be, rho = self.be, self.rho
+        z = be.concat(self.input_products(x)[0], axis=0)
+        new = be.mean(z, axis=1), be.var(z, axis=1)
+        running = [self.gmean, self.gvar]
+        be.assign(running, [rho * old + (1 - rho) * value for old, value in zip(running, new, strict=True)])
+        return self.formula(x)
+
+    def inference_formula(self, x: Operand) -> Operand:
+        """Return h of all steps, with inputs normalized by the running statistics."""
+        be = self.be
+        return self._scan_normalized(x, lambda z, rows: (z - self.gmean[rows]) / be.sqrt(self.gvar[rows] + self.eps))
+
+    def _scan_normalized(self, x: Operand, normalize: Callable[[Operand, slice], Operand]) -> Operand:
+        """Return h of all steps of both directions, given how to normalize the rows of one."""
+        products, weights = self.input_products(x)
+        rows = [slice(k * self.nout, (k + 1) * self.nout) for k in range(self.num_directions)]
+        return self.scan_directions(
+            [normalize(z, part) + b for z, part, (_, _, b) in zip(products, rows, weights, strict=True)]
+        )
+
+    def allocate_parameters(self) -> None:
+        super().allocate_parameters()
+        self.init_params(self.nfm)
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
-        self.init_params(self.nfm)
         n = self.nout
         for unroll in self.unrolls:
             rows = slice(unroll.direction * n, (unroll.direction + 1) * n)

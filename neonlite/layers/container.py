@@ -352,6 +352,11 @@ class Sequential(LayerContainer):
         """Whether ``bprop`` of the last layer reads its outputs."""
         return bool(self.layers[-1].needs_outputs)
 
+    @property
+    def input_shape(self) -> LayerShapes:
+        """The shape of the inputs of the first layer."""
+        return self.layers[0].input_shape
+
     def configure(self, in_obj: LayerInput) -> Self:
         """Infer the shapes of all layers, and which of them work in place."""
         self.be = self.be

@@ -263,6 +263,11 @@ class Layer(WeightOwner, DeltaOwner):
         """Return inputs of the layer's input shape, filled with zeros."""
         return self.be.iobuf(iobuf_shape(self.in_shape))
 
+    @property
+    def input_shape(self) -> LayerShapes:
+        """The shape of the inputs of ``layer(x)``: a list for several inputs."""
+        return self.in_shape
+
     # --- position in the network ---
 
     @property
@@ -595,7 +600,7 @@ class Layer(WeightOwner, DeltaOwner):
 
         The op-tree can be printed, drawn, evaluated (``.get()``) and differentiated, with respect to ``parameters`` and
         to the inputs. A layer that is not configured is configured for these inputs. Buffers of ``fprop`` and
-        ``be.bsz`` are not affected; recurrent states start at zero.
+        ``be.bsz`` are not affected; recurrent states start at zero, or at ``init_state``.
 
         Parameters
         ----------
@@ -639,14 +644,13 @@ class Layer(WeightOwner, DeltaOwner):
         self.check_configured()
         with untraced():
             self.allocate_parameters()
-        shapes = input_shapes(self)
+        shape = self.input_shape
+        shapes = shape if isinstance(shape, list) else [shape]
         if len(operands) != len(shapes):
-            count = f"a list of {len(shapes)} inputs" if isinstance(self.in_shape, list) else "one input"
-            raise ValueError(
-                f"{self.name}: expected {count}, for {self.in_shape}, got {describe(*operands) or 'none'}."
-            )
-        inputs = [as_columns(self.name, y, shape) for y, shape in zip(operands, shapes, strict=True)]
-        given: Any = inputs if isinstance(self.in_shape, list) else inputs[0]
+            count = f"a list of {len(shapes)} inputs" if shape is shapes else "one input"
+            raise ValueError(f"{self.name}: expected {count}, for {shape}, got {describe(*operands) or 'none'}.")
+        inputs = [as_columns(self.name, y, size) for y, size in zip(operands, shapes, strict=True)]
+        given: Any = inputs if shape is shapes else inputs[0]
         if self.is_expression:
             trees = self.build_tree(given, training)
             return [flat(tree) for tree in trees] if isinstance(trees, list | tuple) else flat(trees)
@@ -842,11 +846,6 @@ def as_tensor(x: Any) -> Tensor:
     """Return an operand as a tensor: an op-tree is evaluated."""
     result: Tensor = x.astensor() if isinstance(x, OpTreeNode) else x
     return result
-
-
-def input_shapes(layer: Layer) -> list[Any]:
-    """Return the shape of each input."""
-    return list(layer.in_shape) if isinstance(layer.in_shape, list) else [layer.in_shape]
 
 
 def as_columns(where: str, x: Operand, shape: Any) -> Operand:

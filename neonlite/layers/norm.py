@@ -180,18 +180,12 @@ class BatchNorm(RunningStatistics, NormalizationBase):
 
     # --- forward and backward pass ---
 
-    @property
-    def has_formula(self) -> bool:  # type: ignore[override]
-        """Whether the derivative of the formula is what ``bprop`` computes: not with ``binary``."""
-        return not self.binary
-
     def formula(self, x: Tensor) -> Operand:
         """Return the outputs, normalized with the statistics of the minibatch; if frozen, with the running ones."""
         if not self._trainable:
             return self.inference_formula(x)
-        if self.binary:
-            return self.normalize(x, *self.statistics(x))
-        return self.be.reshape(self.be.batch_norm(self.channels(x), self.gamma, self.beta, eps=self.eps), x.shape)
+        normalize = self.be.shift_batch_norm if self.binary else self.be.batch_norm
+        return self.be.reshape(normalize(self.channels(x), self.gamma, self.beta, eps=self.eps), x.shape)
 
     def channels(self, x: Operand) -> Operand:
         """Return the inputs with the features along the first axis.

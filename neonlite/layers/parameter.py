@@ -167,6 +167,8 @@ class ParameterLayer(Layer):
     def allocate_parameters(self) -> None:
         if not self.is_allocated:
             allocate_parameters([self])
+        for w in self.parameters:
+            w.owner = self.name, self.classnm  # a container may have changed the name
 
     @property
     def num_parameters(self) -> int:

@@ -212,8 +212,6 @@ class RoiPooling(Layer):
 
     needs_outputs = False
 
-    has_formula = False  # it reads ``argmax``
-
     def __init__(
         self,
         HW: int | Sequence[int] = (7, 7),
@@ -256,6 +254,11 @@ class RoiPooling(Layer):
         self.out_shape = (math.prod(self.pooled_shape), *count) if count else self.pooled_shape
         return self
 
+    @property
+    def input_shape(self) -> LayerShapes:
+        """The shapes of the feature maps and of the regions."""
+        return [self.in_shape, self.regions_shape]
+
     def shape_for_seq_len(self, S: int) -> LayerShapes:
         """Return the input shapes with S regions per image."""
         return self.in_shape, (5, S)
@@ -280,13 +283,14 @@ class RoiPooling(Layer):
         super().check_inputs(maps)
 
     def formula(self, x: Sequence[Tensor]) -> Operand:  # type: ignore[override]  # feature maps and regions
-        """Return the pixels at ``argmax``, which ``fprop`` has computed, and 0 where it is -1."""
+        """Return the largest pixel of each bin, and 0 for a bin without pixels."""
         be, (C, H, W), (maps, regions) = self.be, self.in_shape, x
-        first = be.array([[[c * H * W]] for c in range(C)], dtype="int64")  # first pixel of each channel
-        index = be.reshape(self.argmax, (C, -1, regions.shape[1]))
-        pixel = (be.maximum(index, 0) + first) * self.be.bsz + be.astype(regions[:1], "int64")
-        values = be.take(be.reshape(maps, -1, 1), be.reshape(pixel, -1, 1), axis=0)
-        return be.reshape(be.where(index < 0, 0, be.reshape(values, index.shape)), self.argmax.shape)
+        images = be.reshape(maps, (C, H, W, -1))
+        options: dict[str, Any] = {"bins": self.HW, "scale": self.spatial_scale}
+        index = be.build("roi_pool_indices", images, regions, **options)
+        pixels = be.reshape(images if self.bprop_enabled else be.stop_gradient(images), (1, -1))
+        values = be.reshape(be.take(pixels, be.reshape(be.maximum(index, 0), (1, -1)), axis=1), index.shape)
+        return be.reshape(be.where(index < 0, 0, values), (math.prod(self.pooled_shape), -1))
 
     def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs. IndexError if a region refers to an image that does not exist."""

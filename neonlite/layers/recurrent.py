@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.attributes import is_builtin
 from neonlite.backend.validation import integer, warn
 from neonlite.initializers import GlorotUniform, Orthonormal
 from neonlite.layers.activation import ActivationLike, check_activation
-from neonlite.layers.buffers import with_layout
-from neonlite.layers.layer import Layer, LayerInput
+from neonlite.layers.buffers import Operands, Trees, with_layout
+from neonlite.layers.layer import Layer, LayerInput, flat
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, fill_parameter
 from neonlite.layers.unroll import Program, Step, StepUnroll, find_fused_primitive, make_unroll
 from neonlite.layers.weights import accumulates
@@ -88,6 +88,8 @@ class RecurrentBase(ParameterLayer):
         self.pending_state: dict[str, Any] = {}  # from set_state; the next fprop copies it to its buffers
         self.unrolls: list[Any] = []  # an Unroll for each direction
         self.init_state: Any = None  # the default of fprop's init_state: another layer's final states
+        # {layer: its initial states as op-trees, and after it has been built its final ones}, while a network is built
+        self.passed_states: dict[Layer, list[Operand]] | None = None
         self.final_errors: list[Sequence[Tensor]] = []  # from each layer that started with this one's final states
 
     def check_activation(self, label: str, transform: object) -> Transform:
@@ -177,12 +179,12 @@ class RecurrentBase(ParameterLayer):
 
     @property
     def has_formula(self) -> bool:  # type: ignore[override]
-        """Whether the class has a formula of one step, no later class another program, and states start from zero."""
+        """Whether the class has a formula of one step, and no later class another program."""
         classes = type(self).__mro__
         formula, program = (
             next(i for i, c in enumerate(classes) if name in vars(c)) for name in ("step_formula", "build_step")
         )
-        return classes[formula] is not RecurrentBase and formula <= program and self.init_state is None
+        return classes[formula] is not RecurrentBase and formula <= program
 
     def formula(self, x: Operand) -> Operand:
         """Return h of all steps, unrolled from zero states."""
@@ -435,6 +437,67 @@ class RecurrentBase(ParameterLayer):
             x = x.reshape(self.nin, -1)
         F = self.nin_per_direction
         return x[direction * F : (direction + 1) * F] if self.split_inputs else x
+
+    # --- op-trees with given states ---
+
+    def build_tree(self, x: Operands, training: bool) -> Trees:
+        if self.init_state is None and self.passed_states is None:
+            return super().build_tree(x, training)
+        products, weights = self.input_products(flat(cast(Operand, x)))
+        return self.scan_directions([z + b for z, (_, _, b) in zip(products, weights, strict=True)])
+
+    def input_products(self, x: Operand) -> tuple[list[Operand], list[list[Tensor]]]:
+        """Return ``W_input x`` of each direction, (num_gates output_size, T N), and its W_input, W_recur and b.
+
+        Parameters
+        ----------
+        x : Tensor or OpTreeNode
+            The inputs.
+        """
+        x, F = self.be.reshape(x, (self.nin, -1)), self.nin_per_direction
+        weights = [self.split_weights(self.W, k) for k in range(self.num_directions)]
+        halves = [take_block(x, (k * F, F), (0, x.shape[1])) if self.split_inputs else x for k in range(len(weights))]
+        return [self.be.dot(W[0], half) for W, half in zip(weights, halves, strict=True)], weights
+
+    def scan_directions(self, inputs: Sequence[Operand]) -> Operand:
+        """Return h of all steps of all directions, forward in time from ``init_state`` or ``passed_states``.
+
+        Parameters
+        ----------
+        inputs : sequence of OpTreeNode
+            ``W_input x + b`` of each direction.
+        """
+        shape, passed = (self.nout, inputs[0].shape[1] // self.nsteps), self.passed_states
+        initial: Any = self.init_state if passed is None else passed.get(self)
+        states = list(initial) if isinstance(initial, list | tuple) else [] if initial is None else [initial]
+        if any(state.shape != shape for state in states):
+            raise ValueError(f"{self.name}: expected initial states {shape}, got {describe(*states)}.")
+        results = [self.scan(z, k, () if k else states) for k, z in enumerate(inputs)]  # backward in time from zeros
+        if passed is not None:
+            passed[self] = results[0][1]
+        outputs = [h for h, _ in results]
+        return outputs[0] if len(outputs) == 1 else self.be.concat(outputs, axis=0)
+
+    def scan(self, z: Operand, direction: int, initial: Sequence[Operand] = ()) -> tuple[Operand, list[Operand]]:
+        """Return h of all steps, (output_size, T N), and the states after the last step, as op-trees.
+
+        Parameters
+        ----------
+        z : OpTreeNode
+            ``W_input x + b``, (num_gates output_size, T N).
+        direction : int
+            0 forward in time, 1 backward in time.
+        initial : sequence of Tensor or OpTreeNode
+            The initial states, (output_size, N); zeros for those that are missing.
+        """
+        be, T, W_recur = self.be, self.nsteps, self.split_weights(self.W, direction)[1]
+        n = z.shape[1] // T
+        states: list[Operand] = [*initial, *[be.zeros((self.nout, n))] * (len(self.state_names) - len(initial))]
+        outputs: list[Any] = [None] * T
+        for t in reversed(range(T)) if direction else range(T):
+            states = self.step_formula(take_block(z, (0, z.shape[0]), (t * n, n)), states, W_recur)
+            outputs[t] = states[0]
+        return be.concat(outputs, axis=1), states
 
     # --- recurrent state across minibatches ---
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
@@ -13,8 +14,10 @@ from neonlite.layers.buffers import (
     DeltaPlanner,
     Deltas,
     LayerOutputs,
+    Operands,
     PlannedGradient,
     Tensors,
+    Trees,
     iobuf_shape,
     num_elements,
     plain,
@@ -149,6 +152,24 @@ class StatePassing(LayerContainer):
         for decoder_layer, encoder_layer in self.state_pairs:
             decoder_layer.init_state = encoder_layer.final_states[: len(decoder_layer.state_names)]
 
+    @contextmanager
+    def passing_states(self) -> Iterator[Callable[[], None]]:
+        """While op-trees are built, let recurrent layers return states; yield a function that passes the encoder's."""
+        states: dict[Layer, list[Operand]] = {}
+
+        def pass_states() -> None:
+            for decoder_layer, encoder_layer in self.state_pairs:
+                states[decoder_layer] = states[encoder_layer][: len(decoder_layer.state_names)]
+
+        with self.be.lock:
+            try:
+                for layer in recurrent_layers(self):
+                    layer.passed_states = states
+                yield pass_states
+            finally:
+                for layer in recurrent_layers(self):
+                    layer.passed_states = None
+
     def pass_errors(self) -> None:
         """Set the errors of the encoder's final states to those of the decoders' initial states."""
         for layer in recurrent_layers(self.encoder):
@@ -234,6 +255,13 @@ class Seq2Seq(StatePassing):
             part.needs_deltas = self.needs_deltas
         planner.keep(self.decoder.record_bprop(planner, error))
         planner.keep(self.encoder.record_bprop(planner, planner.external()))
+
+    def build_tree(self, x: Operands, training: bool) -> Trees:
+        """Return the decoder's outputs as an op-tree of [x, previous]; those of greedy decoding are none."""
+        with self.passing_states() as pass_states:
+            self.encoder.build_tree(cast(Any, x)[0], training)
+            pass_states()
+            return self.decoder.build_tree(cast(Any, x)[1], training)
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the decoder's outputs.
@@ -589,6 +617,15 @@ class SkipThought(StatePassing):
             deltas = part.record_bprop(planner, planner.external())
             if deltas is not None:
                 planner.add_step(self, [deltas])
+
+    def build_tree(self, x: Operands, training: bool) -> Trees:
+        """Return the decoders' outputs as op-trees of [sentence, before, after]."""
+        sentence, *others = [self.table.build_tree(ids, training) for ids in cast(Any, x)]
+        with self.passing_states() as pass_states:
+            self.encoder.build_tree(cast(Any, sentence), training)
+            pass_states()
+            decoders = zip(self.decoders, others, strict=True)
+            return [cast(Any, decoder.build_tree(cast(Any, y), training)) for decoder, y in decoders]
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the decoders' outputs, or for inference the vector of a sentence.

@@ -52,17 +52,17 @@ class Op:
     doc : str
         A short description of the result, for docstrings and docs/ops.md.
     names : str
-        The name of the backend method, ``be.subtract``, and its aliases in NumPy, the array-API standard, PyTorch,
-        SciPy and neon: "subtract sub"; the op's name by default.
+        The backend method, ``be.subtract``, and its aliases: "subtract sub"; the op's name by default.
     arity : int, default 1
         The number of operands; -1 for any number.
     kind : {"elementwise", "reduction", "view", "library", "random", "structural", "composite"}
         How executors run it. A view shares the memory of its operand, a library op is called once on complete arrays
         instead of block by block, and a structural op computes nothing. A composite op is the op-tree of its formula.
     formula : callable or None
-        Of a composite op: ``formula(be, *operands, **attrs)`` returns its value as an op-tree, which gives its shape,
-        its dtype and, without a gradient rule, its derivative. Operands of 16-bit floats are cast to float32, and the
-        result back. A library op may have one too, for ``tree.open`` and derivatives; ``run`` computes it.
+        ``formula(be, *operands, **attrs)`` returns the value as an op-tree, which gives the derivatives without a rule;
+        for a composite op also shape and dtype. 16-bit floats are cast to float32, and the result back.
+    is_estimator : bool, default False
+        Whether the gradient rule of a composite op estimates a derivative that the formula does not have.
     shape_fn, strides_fn, flops_fn : callable or None
         The result's shape, from the operands' shapes and the attributes; the strides of a view,
         ``strides_fn(strides, x_shape, z_shape, **attrs)``; and the floating-point operations,
@@ -98,6 +98,7 @@ class Op:
     arity: int = 1
     kind: str = "elementwise"
     formula: Callable[..., Any] | None = None
+    is_estimator: bool = False
     # the result's shape, cost and dtype
     shape_fn: Callable[..., Shape] | None = None
     strides_fn: Callable[..., Strides] | None = None
@@ -474,6 +475,8 @@ OP_TABLE: tuple[Op, ...] = (
        doc="x / sqrt(mean(x^2) + eps) gamma along an axis", **COMPOSITE),
     Op("batch_norm", grad=composites.grad_batch_norm, formula=composites.batch_norm, arity=-1,
        doc="images (C, H, W, N), each channel normalized over the pixels and samples of the minibatch", **COMPOSITE),
+    Op("shift_batch_norm", grad=composites.grad_shift_batch_norm, formula=composites.shift_batch_norm, arity=-1,
+       doc="batch_norm by products with powers of two", is_estimator=True, **COMPOSITE),
     Op("group_norm", formula=composites.group_norm, arity=-1,
        doc="images (C, H, W, N), each group of channels of each sample normalized", **COMPOSITE),
     Op("instance_norm", formula=lambda be, x, gamma=None, beta=None, *, eps=1e-5:
@@ -506,6 +509,10 @@ OP_TABLE: tuple[Op, ...] = (
        "zeros with x added at a position in each window: the gradient of max_pool", arity=2,
        shape_fn=shapes.explicit_shape, promoted_operands=slice(0, 1), flops_fn=functions.flops_per_operand, **POOLING,
        **NO_METHOD),
+    Op("roi_pool_indices", images.run_roi_pool_indices,
+       None, "the index of the largest pixel of each bin of regions (5, R), -1 for a bin without pixels", arity=2,
+       shape_fn=images.roi_pool_indices_shape, result_dtype="index", flops_fn=functions.flops_per_operand,
+       promoted_operands=slice(0), may_raise=True, **LIBRARY, **NO_METHOD),
     Op("sum_pool", images.run_sum_pool,
        lambda be, dz, z, x, **options: (be.build("sum_unpool", dz, to=x.shape, **options),),
        "the sum or the mean of each window", result_dtype="float", shape_fn=images.pooling_shape,

@@ -198,6 +198,44 @@ def grad_batch_norm(
     return dx, *(be.reshape(d, p.shape) for p, d in parameters if p is not None)
 
 
+def shift_batch_norm(
+    be: BackendBase, x: Operand, gamma: Operand | None = None, beta: Operand | None = None, *, eps: float = 1e-5
+) -> Operand:
+    """Return images (C, *sizes, N), each channel normalized by products with powers of two."""
+    z, gamma = be.shift(*shift_deviation(be, x, eps)), per_channel(be, x, gamma)
+    return scale_and_shift(z if gamma is None else be.shift(z, gamma), None, per_channel(be, x, beta))
+
+
+def shift_deviation(be: BackendBase, x: Operand, eps: float) -> tuple[Any, Any]:
+    """Return ``x - mean`` and ``1 / sqrt(variance + eps)``, with each square a product with a power of two."""
+    axes = tuple(range(1, x.ndim))
+    d = x - be.mean(x, axis=axes)
+    return d, 1 / be.sqrt(be.mean(be.shift(d, d), axis=axes) + eps)
+
+
+def grad_shift_batch_norm(
+    be: BackendBase,
+    dz: Operand,
+    z: Operand,
+    x: Operand,
+    gamma: Operand | None = None,
+    beta: Operand | None = None,
+    eps: float = 1e-5,
+) -> Gradients:
+    """Return the gradients of ``batch_norm``, by products with powers of two.
+
+    The formula has another derivative: that of a factor which is rounded to a power of two is 0 almost everywhere.
+    """
+    axes, m = tuple(range(1, x.ndim)), math.prod(x.shape[1:])
+    d, scale = shift_deviation(be, x, eps)
+    normalized: Any = be.shift(d, scale)
+    dgamma, dbeta = be.sum(normalized * dz, axis=axes), be.sum(dz, axis=axes)
+    dx: Any = dz - (be.shift(normalized, dgamma) + dbeta) * (1 / m)
+    dx = be.shift(dx if gamma is None else be.shift(dx, per_channel(be, x, gamma)), scale)
+    parameters = zip((gamma, beta), (dgamma, dbeta), strict=True)
+    return dx, *(be.reshape(d, p.shape) for p, d in parameters if p is not None)
+
+
 def group_norm(
     be: BackendBase,
     x: Operand,

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from neonlite.ops.functions import accumulation_dtype
+from neonlite.ops.functions import accumulation_dtype, normalize_indices
 from neonlite.ops.shapes import Shape
 
 if TYPE_CHECKING:
@@ -72,6 +72,13 @@ def pooling_shape(x: Shape, *, window: Shape, strides: Shape, padding: Padding, 
 def max_pool_take_shape(x: Shape, y: Shape, **_: object) -> Shape:
     """Return the shape of the positions."""
     return y
+
+
+def roi_pool_indices_shape(x: Shape, y: Shape, *, bins: Shape, **_: object) -> Shape:
+    """(C, H, W, N), (5, R) -> (C, *bins, R)."""
+    if len(x) != 4 or len(y) != 2 or y[0] != 5:
+        raise ValueError(f"expected images (C, H, W, N) and regions (5, R), got shapes {x} and {y}")
+    return (x[0], *bins, y[1])
 
 
 def convolution_flops(z: Shape, x: Shape, y: Shape) -> int:
@@ -238,7 +245,7 @@ def run_max_pool_indices(
         if best is None:
             best, found = pixels, is_inside
             indices = xp.zeros(best.shape, dtype=getattr(xp, to))
-        better = is_inside & (~found | (pixels > best) | ((pixels != pixels) & (best == best)))
+        better = is_inside & (~found | exceeds(pixels, best))
         best, found = xp.where(better, pixels, best), found | is_inside
         indices = xp.where(better, xp.asarray(number, dtype=indices.dtype), indices)
     return indices
@@ -312,6 +319,53 @@ def run_sum_unpool(
     for _, part in window_parts(window, e.shape[:-1], strides, ones):
         padded[(*part, ...)] += e
     return padded[interior(to, padding)]
+
+
+def run_roi_pool_indices(xp: Namespace, x: NativeArray, y: NativeArray, *, bins: Shape, scale: float) -> NativeArray:
+    """Return, for each bin of the regions y (5, R), the index of its first largest pixel in x, or of its first NaN.
+
+    It is the index in the flat array x (C, H, W, N); -1 for a bin without pixels.
+    """
+    (C, H, W, N), regions = x.shape, xp.astype(y, xp.float64)
+    if not xp.all(xp.isfinite(regions)):
+        raise ValueError("expected finite regions, got infinity or NaN")
+    image = normalize_indices(xp, regions[0, ...], N, "image", allow_negative=False)
+    shape = (C, *bins, y.shape[1])
+    if 0 in x.shape or 0 in shape:
+        return xp.full(shape, -1, dtype=xp.int64)
+    top, height = (v[:, None, :] for v in bin_bounds(xp, regions[2, ...], regions[4, ...], scale, bins[0], H))
+    left, width = (v[None, :, :] for v in bin_bounds(xp, regions[1, ...], regions[3, ...], scale, bins[1], W))
+    flat, first = xp.reshape(x, (C, H * W * N)), xp.reshape(xp.arange(C, dtype=xp.int64) * (H * W * N), (C, 1))
+    best: Any = None
+    for i, j in itertools.product(range(max(1, int(xp.max(height)))), range(max(1, int(xp.max(width))))):
+        h, w = xp.clip(top + xp.clip(height - 1, 0, i), 0, H - 1), xp.clip(left + xp.clip(width - 1, 0, j), 0, W - 1)
+        cell = xp.reshape((h * W + w) * N + image, (1, -1))
+        pixels = xp.take(flat, cell[0, ...], axis=1)
+        if best is None:
+            best, indices = pixels, cell + first
+        better = exceeds(pixels, best)
+        best, indices = xp.where(better, pixels, best), xp.where(better, cell + first, indices)
+    indices = xp.reshape(indices, shape)
+    return xp.where((height <= 0) | (width <= 0), xp.full_like(indices, -1), indices)
+
+
+def exceeds(x: NativeArray, y: NativeArray) -> NativeArray:
+    """Return where x is larger than y, or the first NaN."""
+    return (x > y) | ((x != x) & (y == y))
+
+
+def bin_bounds(xp: Namespace, first: NativeArray, last: NativeArray, scale: float, count: int, size: int) -> Any:
+    """Return the start and the number of cells of each region's bins along an axis, each (count, regions)."""
+
+    def to_cells(edges: NativeArray) -> NativeArray:
+        return xp.astype(xp.clip(start + edges, 0, size), xp.int64)
+
+    start = xp.floor(first * scale + 0.5)  # halves are rounded up
+    length = xp.floor(last * scale + 0.5) - start + 1
+    length = xp.where(length < 1, xp.ones_like(length), length)
+    n = xp.reshape(xp.arange(count, dtype=xp.float64), (count, 1))
+    low, high = to_cells(xp.floor(n * length / count)), to_cells(xp.ceil((n + 1) * length / count))
+    return low, high - low
 
 
 # --- gradient rules --------------------------------------------------------------------------------------------------

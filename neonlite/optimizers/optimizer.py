@@ -291,11 +291,6 @@ class Optimizer(NervanaObject):
                 f"{self.classnm}.step: expected parameters and their gradients, got none. Use "
                 "optimizer.step(net.parameters, gradients), or optimizer.optimize(model.layers_to_optimize, epoch=0)."
             )
-        if type(self).update_rule is Optimizer.update_rule:
-            raise TypeError(
-                f"{self.classnm}.step: expected an optimizer with an update_rule, got one that updates layers by other "
-                "optimizers. Call step of each of these with its parameters."
-            )
         check_gradients(self.classnm, parameters, gradients)
         if parameters:
             epoch = check_number(f"{self.classnm}: the epoch", epoch)
@@ -304,17 +299,37 @@ class Optimizer(NervanaObject):
     def _step_by(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> None:
         """Update parameters by gradients; in a function that is traced, record it for each run."""
         with untraced() as trace:
-            step = Step(self, parameters, gradients, epoch)
-            if trace is None:
+            steps = self._make_steps(parameters, gradients, epoch)
+            for step in steps if trace is None else ():
                 step.count()
         if trace is not None:
-            if not can_replay(self):
+            for optimizer in [step.optimizer for step in steps if not can_replay(step.optimizer)]:
                 trace.refuse(
-                    f"{self.classnm}.step, whose update_rule may read other values than its arguments in each step",
+                    f"{optimizer.classnm}.step, whose update_rule may read other values than its arguments in each "
+                    "step",
                     "If it reads its arguments only, set can_replay = True in the class",
                 )
-            trace.steps.append(step)
-        step.assign()
+            trace.steps += steps
+        assignments = [pair for step in steps for pair in step.assignments()]
+        begin_last_write(self)
+        parameters[0].backend.assign([t for t, _ in assignments], [value for _, value in assignments])
+        for step in steps if trace is None else ():
+            step.finish()
+
+    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> list[Any]:
+        """Return the update of parameters by gradients; of each part by its own optimizer.
+
+        Parameters
+        ----------
+        parameters, gradients, epoch
+            As for ``step``.
+        """
+        if type(self).update_rule is Optimizer.update_rule:
+            raise TypeError(
+                f"{self.classnm}.step: expected an optimizer with an update_rule, got one that updates layers by "
+                "another optimizer. Call step of that one."
+            )
+        return [Step(self, parameters, gradients, epoch)]
 
     def _step(self, parameters: list[Parameter], epoch: float) -> None:
         """Update parameters and their states, and count the update."""
@@ -503,6 +518,7 @@ class Step:
         distinct = sorted({*updates})  # parameters of an equal number of updates have the same scalars
         # each parameter, the index of its number of updates, and its states
         self.members = [(w, distinct.index(u), tuple(w.states or ())) for w, u in zip(parameters, updates, strict=True)]
+        self.before: tuple[int, Any] = optimizer.t, updates  # the numbers of updates before the last ``count``
         self.counts = [t for _, t in distinct]  # when the expressions are built
         self.scalars: list[dict[str, Any]] = [optimizer._get_scalars_at(t, epoch) for _, t in distinct]
         self.table_values: list[float] | None = None  # None: unknown
@@ -528,7 +544,8 @@ class Step:
     def count(self) -> None:
         """Write the scalars of the next update, and count it."""
         updates: Any = self.current_updates()
-        on_failure(self._restore, self.optimizer.t, updates)
+        self.before = self.optimizer.t, updates
+        on_failure(self.restore, *self.before)
         values: list[float] = []
         after = []
         for kind, t in updates:
@@ -540,31 +557,31 @@ class Step:
             self.host_table[:, 0] = values
             write_array(self.be, self.table, self.host_table)
             self.table_values = values
-        self._restore(max(after)[1], after)
+        self.restore(max(after)[1], after)
 
-    def _restore(self, t: int, updates: Sequence[tuple[str, int]]) -> None:
+    def restore(self, t: int, updates: Sequence[tuple[str, int]]) -> None:
         """Set the numbers of updates of the optimizer and of each group of parameters."""
         self.optimizer.t = t
         for w, k, _ in self.members:
             w.updates = updates[k]
 
-    def assign(self) -> None:
-        """Assign the new parameters and states."""
+    def finish(self) -> None:
+        """Read what the update has written, if it depends on that whether the update counts."""
+
+    def assignments(self) -> list[tuple[Tensor, Operand]]:
+        """Return each parameter and state with its new value."""
         optimizer, be = self.optimizer, self.be
         gradients = [be.astype(g, compute_dtype(w)) for w, g in zip(self.parameters, self.gradients, strict=True)]
         if limit := optimizer.gradient_clip_norm:
             norm = be.sqrt(reduce(add, [be.reshape(be.sum(be.square(g)), (1, 1)) for g in gradients]))
             gradients = [g * (limit / be.maximum(norm, limit)) for g in gradients]
-        targets: list[Tensor] = []
-        values: list[Operand] = []
+        result: list[tuple[Tensor, Operand]] = []
         t = optimizer.t
         for (w, k, states), g in zip(self.members, gradients, strict=True):
             optimizer.t = self.counts[k]
-            targets += [w, *states]
-            values += optimizer._update(be, w, g, states, self.scalars[k])
+            result += zip([w, *states], optimizer._update(be, w, g, states, self.scalars[k]), strict=True)
         optimizer.t = t
-        begin_last_write(optimizer)
-        be.assign(targets, values)
+        return result
 
 
 def restore_updates(before: Iterable[tuple[Tensor, tuple[str, int] | None, list[Tensor] | None]]) -> None:

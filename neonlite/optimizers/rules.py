@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import check_attributes, check_keys, checked_dataclass, from_name, instance, integer
+from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
 from neonlite.optimizers.optimizer import (
     Optimizer,
@@ -21,6 +22,8 @@ from neonlite.optimizers.optimizer import (
     tensor_ids,
 )
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
+from neonlite.optree import OpTreeNode
+from neonlite.tree_structure import untraced
 
 if TYPE_CHECKING:
     from neonlite.backend import Backend
@@ -500,21 +503,33 @@ class MultiOptimizer(Optimizer):
             raise ValueError(f"MultiOptimizer: expected a key 'default' for all other layers, got the keys: {have}.")
 
     def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
-        layer_list, mapping = list(layer_list), self.optimizer_mapping
-        known = {key for layer in layer_list for key in layer_and_class_name(layer)}
-        unknown = mapping.keys() - {"default"} - known
+        layer_list = list(layer_list)
+        layers: dict[int, list[Layer]] = {id(optimizer): [] for optimizer in self.optimizer_mapping.values()}
+        for layer, optimizer in zip(layer_list, self._choose(map(layer_and_class_name, layer_list)), strict=True):
+            layers[id(optimizer)].append(layer)
+        self.map_list = {optimizer: layers[id(optimizer)] for optimizer in self.optimizer_mapping.values()}
+        atomic(self._update_each, layers, epoch, last=self)
+
+    def _choose(self, names: Iterable[tuple[str, str]]) -> list[Optimizer]:
+        """Return the optimizer of each layer, given its name and that of its class. ValueError for an unknown key."""
+        names, mapping = list(names), self.optimizer_mapping
+        unknown = mapping.keys() - {"default", *(key for pair in names for key in pair)}
         if unknown and (unknown := unknown - layer_class_names()):
-            have = ", ".join(f"{name} ({classnm})" for name, classnm in map(layer_and_class_name, layer_list))
+            have = ", ".join(f"{name} ({classnm})" for name, classnm in names)
             raise ValueError(
                 f"MultiOptimizer: expected keys that are names or classes of layers, got {', '.join(sorted(unknown))}. "
                 f"The layers are {have}."
             )
-        layers: dict[int, list[Layer]] = {id(optimizer): [] for optimizer in mapping.values()}
-        for layer in layer_list:
-            key = next(key for key in (*layer_and_class_name(layer), "default") if key in mapping)
-            layers[id(mapping[key])].append(layer)
-        self.map_list = {optimizer: layers[id(optimizer)] for optimizer in mapping.values()}
-        atomic(self._update_each, layers, epoch, last=self)
+        return [mapping[next(key for key in (*pair, "default") if key in mapping)] for pair in names]
+
+    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> list[Any]:
+        optimizers = self._choose([w.owner or ("", "") for w in parameters])
+        rows = list(zip(optimizers, parameters, gradients, strict=True))
+        steps: list[Any] = []
+        for optimizer in dict.fromkeys(optimizers):
+            part = [(w, g) for other, w, g in rows if other is optimizer]
+            steps += optimizer._make_steps([w for w, _ in part], [g for _, g in part], epoch)
+        return steps
 
     def _update_each(self, layers: dict[int, list[Layer]], epoch: float) -> None:
         """Call each optimizer with its layers, and increment ``t``."""
@@ -655,25 +670,45 @@ class LossScaling(OptimizerWrapper):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_device_scale": None, "_finite_checks": None}
 
-    def scale_errors(self, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
-        """Multiply errors by the scale in place. Captured CUDA graphs read the current scale from device memory.
+    @overload
+    def scale_errors(self, errors: Tensor) -> Tensor: ...
+    @overload
+    def scale_errors(self, errors: list[Tensor]) -> list[Tensor]: ...
+    @overload
+    def scale_errors(self, errors: OpTreeNode) -> OpTreeNode: ...
+    def scale_errors(self, errors: Any) -> Any:
+        """Multiply errors by the scale: tensors in place. CUDA graphs and programs read the current scale in each run.
 
         Parameters
         ----------
-        errors : Tensor or list of Tensor
-            The errors of a cost.
+        errors : Tensor, list of Tensor or OpTreeNode
+            The errors of a cost; or the cost as an op-tree, of which ``step`` then takes the gradients.
 
         Returns
         -------
-        Tensor or list of Tensor
-            The same tensors.
+        Tensor, list of Tensor or OpTreeNode
+            The same tensors; for an op-tree, its product with the scale.
         """
         if isinstance(errors, list | tuple):
-            return [cast(Tensor, self.scale_errors(error)) for error in errors]
-        if self._device_scale is None or self._device_scale.backend is not errors.backend:
-            self._device_scale = errors.backend.zeros((1, 1), dtype="float32").fill(self.scale)
-        errors[:] = errors * self._device_scale
+            return [self.scale_errors(error) for error in errors]
+        scale = self._scale_on(errors.backend)
+        if isinstance(errors, OpTreeNode):
+            return errors * scale
+        errors[:] = errors * scale
         return errors
+
+    def _scale_on(self, be: Backend) -> Tensor:
+        """Return the scale as a tensor (1, 1) on a backend."""
+        if self._device_scale is None or self._device_scale.backend is not be:
+            with untraced():
+                self._device_scale = be.zeros((1, 1), dtype="float32").fill(self.scale)
+        return cast(Tensor, self._device_scale)
+
+    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> list[Any]:
+        be = cast("Backend", parameters[0].backend)
+        scale = self._scale_on(be)
+        divided = [be.astype(g, compute_dtype(w)) / scale for w, g in zip(parameters, gradients, strict=True)]
+        return [ScaledStep(self, self.wrapped._make_steps(parameters, divided, epoch), gradients)]
 
     def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
         layer_list = list(layer_list)
@@ -688,28 +723,32 @@ class LossScaling(OptimizerWrapper):
         """Update parameters if all gradients are finite, else skip the step; then adapt the scale."""
         restore_on_failure(self, "t", "scale", "good_steps", "consecutive_skips", "total_skips")
         if not self._all_gradients_finite(layer_list):
-            self.total_skips += 1
-            self.consecutive_skips += 1
-            self.good_steps = 0
-            if self.consecutive_skips == MAX_CONSECUTIVE_SKIPS:
-                raise FloatingPointError(
-                    f"LossScaling: expected finite gradients, got NaN or infinity in {MAX_CONSECUTIVE_SKIPS} "
-                    f"consecutive steps, down to a scale of {self.scale:g}. Training diverged: reduce the learning "
-                    "rate or the scale."
-                )
-            self._rescale(0.5)
-            return
+            return self.count_skip()
         optimizers, self.wrapped.cuda_graphs = flatten_optimizers(self.wrapped), self.cuda_graphs
         for optimizer in optimizers:
             restore_on_failure(optimizer, "loss_scale")
             optimizer.loss_scale = self.scale
-        self.t, self.good_steps, self.consecutive_skips = self.t + 1, self.good_steps + 1, 0
-        if self.good_steps % self.growth_interval == 0:
-            self._rescale(2)
+        self.count_update()
         pass_last_write(self, self.wrapped)
         self.wrapped.optimize(layer_list, epoch)
         for optimizer in optimizers:
             optimizer.loss_scale = 1
+
+    def count_update(self) -> None:
+        """Count an update, and adapt the scale."""
+        self.t, self.good_steps, self.consecutive_skips = self.t + 1, self.good_steps + 1, 0
+        if self.good_steps % self.growth_interval == 0:
+            self._rescale(2)
+
+    def count_skip(self) -> None:
+        """Count a step that was skipped, and adapt the scale; FloatingPointError after too many in a row."""
+        self.total_skips, self.consecutive_skips, self.good_steps = self.total_skips + 1, self.consecutive_skips + 1, 0
+        if self.consecutive_skips == MAX_CONSECUTIVE_SKIPS:
+            raise FloatingPointError(
+                f"LossScaling: expected finite gradients, got NaN or infinity in {MAX_CONSECUTIVE_SKIPS} consecutive "
+                f"steps, down to a scale of {self.scale:g}. Training diverged: reduce the learning rate or the scale."
+            )
+        self._rescale(0.5)
 
     def _rescale(self, factor: float) -> None:
         if self.dynamic:
@@ -741,6 +780,43 @@ class LossScaling(OptimizerWrapper):
         for key, value in state.items():
             if key != "optimizer":
                 setattr(self, key, value)
+
+
+class ScaledStep:
+    """An update by scaled gradients; without effect if one of them is not finite, which is known after it."""
+
+    def __init__(self, optimizer: LossScaling, steps: Sequence[Any], gradients: Sequence[Operand]) -> None:
+        self.optimizer, self.steps, self.gradients = optimizer, steps, gradients
+        self.be: Any = gradients[0].backend
+        self.is_finite = self.be.zeros((1, 1))  # 1 if the gradients of the last run were finite, else 0
+
+    def current_updates(self) -> list[Any] | None:
+        """Return what the steps of the wrapped optimizer return; None if one returns None."""
+        updates = [step.current_updates() for step in self.steps]
+        return None if None in updates else updates
+
+    def count(self) -> None:
+        """Count the update, until ``finish`` reads whether it was one."""
+        restore_on_failure(self.optimizer, "t", "scale", "good_steps", "consecutive_skips", "total_skips")
+        for step in self.steps:
+            step.count()
+
+    def finish(self) -> None:
+        """Adapt the scale; after an update without effect, restore the numbers of updates."""
+        for step in self.steps:
+            step.finish()
+        if self.is_finite.get().item():
+            return self.optimizer.count_update()
+        for step in self.steps:
+            step.restore(*step.before)
+        self.optimizer.count_skip()
+
+    def assignments(self) -> list[tuple[Tensor, Operand]]:
+        """Return each parameter and state with its new value, or its old one if a gradient is not finite."""
+        be = self.be
+        finite = reduce(be.minimum, [be.reshape(be.min(be.finite(g)), (1, 1)) for g in self.gradients])
+        pairs = [pair for step in self.steps for pair in step.assignments()]
+        return [(self.is_finite, finite), *((t, be.where(finite, value, t)) for t, value in pairs)]
 
 
 def flatten_optimizers(optimizer: Optimizer) -> list[Optimizer]:

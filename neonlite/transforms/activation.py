@@ -303,7 +303,10 @@ class Sign(Transform):
     """
 
     def __call__(self, x: Operand) -> Operand:
-        return self.be.binarize(x, stochastic=False)
+        be = self.be
+        inside = be.clip(x, -2, 2) * (be.absolute(x) <= 1)
+        straight_through = inside - be.stop_gradient(inside)  # 0, with derivative 1 where |x| <= 1
+        return be.binarize(x, stochastic=False) + straight_through
 
     def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Operand:
         return self.be.less_equal(self.be.absolute(self.require_input(x)), 1) * error

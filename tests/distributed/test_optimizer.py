@@ -2,9 +2,13 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from neonlite.distributed.optimizer import backend_settings, check_same, differ, first_difference
+import neonlite as nl
+from neonlite.distributed import optimizer as module
+from neonlite.distributed.optimizer import Distributed, backend_settings, check_same, differ, first_difference
+from neonlite.optimizers import GradientDescentMomentum
 
 
 def communicator(*everywhere):
@@ -49,3 +53,20 @@ def test_equal_values_are_no_difference_whatever_the_order_of_the_keys(x, y):
 def test_the_settings_of_a_backend_name_its_runtime_and_dtype(be):
     settings = backend_settings(be)
     assert (settings["the runtime"], settings["the dtype"]) == (be.runtime.name, "float32")
+
+
+def test_a_step_adds_up_the_gradients_of_all_processes(be, monkeypatch):
+    def all_reduce(g, is_deterministic):
+        g[:] = g + 10  # the sum with the gradient of the other process
+
+    two = SimpleNamespace(size=2, all_reduce=all_reduce, all_gather_objects=lambda x: [x, x])
+    monkeypatch.setattr(module, "world", lambda: two)
+    w, optimizer = be.array([[1.0, 2.0]]), Distributed(GradientDescentMomentum(0.5, 0.0))
+    gradient = w * 1
+    optimizer.step([w], [gradient])
+    np.testing.assert_allclose(w.get(), [[1 - 0.5 * 11, 2 - 0.5 * 12]], rtol=1e-6)
+    with pytest.raises(TypeError, match=r"Distributed\.step in several processes"):
+        nl.jit(lambda g: optimizer.step([w], [g]))(be.ones((1, 2)))
+    two.all_gather_objects = lambda x: [x, [((1, 2), 0)]] if isinstance(x, list) else [x, x]
+    with pytest.raises(ValueError, match="expected the weights of rank 0 on all processes, got others on rank 1"):
+        Distributed(GradientDescentMomentum(0.5, 0.0)).step([w], [w * 1])

@@ -21,7 +21,7 @@ FLAT = {"sgn", "rint", "finite", "stop_gradient", "eq", "ne", "lt", "le", "gt", 
 FLAT |= {"rand", "randn", "floor", "ceil", "trunc", "isnan", "isinf", "signbit", "floor_divide"}
 FLAT |= {"logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"}
 FLAT |= {"bitwise_invert", "bitwise_left_shift", "bitwise_right_shift"}
-FLAT |= {"argsort", "searchsorted", "slogdet_sign", "max_pool_indices"}
+FLAT |= {"argsort", "searchsorted", "slogdet_sign", "max_pool_indices", "roi_pool_indices"}
 MATRIX_OPS = {op.name for op in OP_TABLE if op.compute_dtypes}  # linear algebra, in float32 and float64
 CELLS = ("rnn", "lstm", "gru")
 # their results are sums of products: in float32, some of their errors are larger than one of rounding
@@ -311,6 +311,15 @@ def pooling(op: Op) -> Iterator[Case]:
             yield Case(op.name, operands, attrs | to | means)
 
 
+def regions(op: Op) -> Iterator[Case]:
+    rng = np.random.default_rng(3)
+    for (C, H, W, N), bins, count in [((2, 4, 3, 2), (2, 3), 3), ((1, 5, 6, 1), (1, 1), 2), ((3, 2, 2, 3), (3, 2), 4)]:
+        corners = rng.integers(-2, 2 * max(H, W) + 2, size=(4, count))
+        y = np.concatenate([rng.integers(0, N, size=(1, count)), corners]).astype(np.int32)
+        yield Case(op.name, ((C, H, W, N), y), {"bins": bins, "scale": 0.5})
+    yield Case(op.name, ((2, 4, 3, 2), np.zeros((5, 0), np.int32)), {"bins": (2, 2), "scale": 1.0})
+
+
 MAKERS: dict[str, Callable[[Op], Iterator[Case]]] = {
     **{op.name: (unary, binary, where)[op.arity - 1] for op in OP_TABLE if op.kind == "elementwise"},
     **{op.name: reduction for op in OP_TABLE if op.has_axis},
@@ -327,6 +336,7 @@ MAKERS |= {
     "scatter_add": scatter,
     "onehot": onehot,
     "searchsorted": searchsorted,
+    "roi_pool_indices": regions,
     "take_along_axis": take_along_axis,
     "scatter_add_along_axis": scatter_along_axis,
 }
@@ -399,7 +409,7 @@ def channel_norms(op: Op) -> Iterator[Case]:
             for attrs in [{}, {"groups": 2}] if op.name == "group_norm" else [{}]:
                 yield Case(op.name, operands, {"eps": 0.25, **attrs})
     yield Case(op.name, ((4, 5, 2),), {})
-    if op.name != "batch_norm":
+    if "batch_norm" not in op.name:
         yield Case(op.name, ((4, 2, 0),), {})
 
 
@@ -415,13 +425,13 @@ def attention(op: Op) -> Iterator[Case]:
 MAKERS |= dict.fromkeys(("softmax", "log_softmax", "logsumexp", "cross_entropy"), along_axes)
 MAKERS |= dict.fromkeys(("normalize", "layer_norm", "rms_norm"), along_axes)
 MAKERS |= dict.fromkeys(("silu", "gelu", "leaky_relu", "elu", "softplus"), activations)
-MAKERS |= dict.fromkeys(("batch_norm", "group_norm", "instance_norm"), channel_norms)
+MAKERS |= dict.fromkeys(("batch_norm", "shift_batch_norm", "group_norm", "instance_norm"), channel_norms)
 MAKERS |= {"masked_softmax": masked_axes, "attention": attention}
 
 # --- all cases ------------------------------------------------------------------------------------------------------
 
 CASES = {name: list({repr(case): case for case in make(ROW[name])}.values()) for name, make in MAKERS.items()}
-GRADIENTS = {name: cases for name, cases in CASES.items() if name not in FLAT}
+GRADIENTS = {name: cases for name, cases in CASES.items() if name not in FLAT and not OPS[name].is_estimator}
 LAYOUTS = ["tensor", "view", "node"]
 OF_FLOATS = [name for name in CASES if name not in INTEGER_OPS]
 METHOD_OF = {"concat": lambda be, *xs, **attrs: be.concat(xs, **attrs)}

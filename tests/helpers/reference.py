@@ -388,6 +388,25 @@ def pool(f: Callable[[Any, Any], Any], x: Any, geometry: dict[str, Any]) -> Any:
     return np.array(values).reshape(*counts, x.shape[-1])
 
 
+def roi_pool_indices(x: Any, y: Any, bins: Any, scale: float) -> Any:
+    """Return the flat index of the first largest pixel of each bin, and -1 for a bin without pixels."""
+
+    def cells(low: float, high: float, count: int, i: int, size: int) -> list[int]:
+        start, end = math.floor(low * scale + 0.5), math.floor(high * scale + 0.5)
+        length = max(end - start + 1, 1)
+        return [k for k in range(size) if start + i * length / count < k + 1 and k < start + (i + 1) * length / count]
+
+    _, H, W, _ = x.shape
+    z = np.full((len(x), *bins, y.shape[1]), -1)
+    for c, i, j, r in np.ndindex(z.shape):
+        n, x1, y1, x2, y2 = y[:, r].tolist()
+        rows, columns = cells(y1, y2, bins[0], i, H), cells(x1, x2, bins[1], j, W)
+        found = [(c, h, w, n) for h in rows for w in columns]
+        if found:
+            z[c, i, j, r] = np.ravel_multi_index(max(found, key=lambda at: x[at]), x.shape)
+    return z
+
+
 def max_pool_take(x: Any, y: Any, **geometry: Any) -> Any:
     table, _ = pool_windows(x.shape[:-1], **geometry)
     pixels, index = x.reshape(table.shape[2], x.shape[-1]), y.reshape(len(table), y.shape[-1])
@@ -548,6 +567,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
         lambda at, pixels: pixels.sum(axis=0) / (len(at) if mean else 1), x, geometry
     ),
     "sum_unpool": sum_unpool,
+    "roi_pool_indices": roi_pool_indices,
     "rand": rand,
     "randn": randn,
     "assign": lambda x, y: broadcast(y, x.shape),
@@ -600,6 +620,20 @@ def columns(x: Any, p: Any) -> Any:
     return None if p is None else np.reshape(p, (len(x), *[1] * (x.ndim - 1)))
 
 
+def shift_standardize(x: Any, gamma: Any = None, beta: Any = None, eps: float = 1e-5) -> Any:
+    """Return images, each channel normalized; one factor of each product is rounded to a power of two."""
+
+    def power(v: Any) -> Any:
+        return 0.0 if v == 0 else math.copysign(2.0 ** round(math.log2(abs(v))), v)
+
+    z = np.zeros(x.shape)
+    for c in range(len(x)):
+        d = x[c].astype("float64") - math.fsum(x[c].ravel().tolist()) / x[c].size
+        scale = power(1 / math.sqrt(math.fsum(v * power(v) for v in d.ravel().tolist()) / d.size + eps))
+        z[c] = d * scale * (1 if gamma is None else power(gamma[c, 0])) + (0 if beta is None else beta[c, 0])
+    return z
+
+
 def standardize_groups(x: Any, gamma: Any = None, beta: Any = None, groups: int = 1, eps: float = 1e-5) -> Any:
     size, out = len(x) // groups, np.zeros(x.shape)
     for g, n in itertools.product(range(groups), range(x.shape[-1])):
@@ -641,6 +675,7 @@ REFERENCE |= {
     "batch_norm": lambda x, gamma=None, beta=None, eps=1e-5: scaled(
         within(standardized)(x, axis=range(1, x.ndim), eps=eps), columns(x, gamma), columns(x, beta)
     ),
+    "shift_batch_norm": shift_standardize,
     "group_norm": standardize_groups,
     "instance_norm": lambda x, *parameters, eps=1e-5: standardize_groups(x, *parameters, groups=len(x), eps=eps),
     "attention": attend,

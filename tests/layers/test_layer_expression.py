@@ -60,7 +60,7 @@ from neonlite.layers import (
 )
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.optimizers import GradientDescentMomentum
-from neonlite.transforms import Logistic, Normalizer, Rectlin, Softmax, Tanh
+from neonlite.transforms import Logistic, Normalizer, Rectlin, Sign, Softmax, Tanh
 
 N = 4
 INIT = Gaussian(scale=0.5)
@@ -80,12 +80,18 @@ CASES = {
     "Affine of time steps": (lambda: Sequential(Affine(3, INIT, bias=INIT)), (5, 2)),
     "BinaryLinear": (lambda: BinaryLinear(3, INIT), 5),
     "BinaryAffine": (lambda: Sequential(BinaryAffine(3, INIT, activation="relu")), 5),
+    "BinaryAffine of signs": (
+        lambda: Sequential([BinaryAffine(n, INIT, batch_norm=True, activation=Sign()) for n in (6, 3)]),
+        5,
+    ),
     "Activation": (lambda: Activation(Softmax()), (5, 2)),
     "DataTransform": (lambda: DataTransform(Normalizer()), 5),
     "Dropout": (lambda: Dropout(1.0), 5),
     "Reshape": (lambda: Reshape((2, 3)), 6),
     "BatchNorm": (BatchNorm, 5),
     "BatchNorm of images": (BatchNorm, (2, 3, 3)),
+    "BatchNorm, binary": (lambda: BatchNorm(binary=True), (2, 3, 3)),
+    "ShiftBatchNorm": (ShiftBatchNorm, (5, 2)),
     "BatchNormAutodiff": (BatchNormAutodiff, (2, 3, 3)),
     "LayerNorm": (LayerNorm, (5, 2)),
     "Convolution": (lambda: Convolution((3, 3, 4), strides=2, padding=1, init=INIT), (2, 6, 5)),
@@ -110,6 +116,8 @@ CASES = {
         lambda: Sequential(DeepBiLSTM(4, INIT, None, Tanh(), Logistic(), reset_cells=True, depth=2)),
         (3, 5),
     ),
+    "BiBNRNN": (lambda: BiBNRNN(4, **RNN), (3, 5)),
+    "BiBNRNN of split inputs": (lambda: BiBNRNN(4, **RNN, split_inputs=True), (6, 5)),
     "BiSum": (lambda: Sequential([BiRNN(4, **RNN), BiSum()]), (3, 5)),
     "RecurrentLast": (RecurrentLast, (3, 5)),
     "RecurrentMean": (RecurrentMean, (3, 5)),
@@ -143,9 +151,9 @@ CASES = {
         (2, 6, 6),
     ),
 }
+# of several inputs: in test_pooling_regions.py and test_seq2seq.py
+OF_SEVERAL = "RoiPooling Decoder Encoder Seq2Seq SkipThought"
 INTEGERS = {"LookupTable": (lambda: LookupTable(10, 4, init=INIT), 5)}
-# layers without a formula of their arguments alone: recurrent states, regions, and what they contain
-NO_EXPRESSION = "BiBNRNN ShiftBatchNorm Decoder Encoder RoiPooling Seq2Seq SkipThought"
 OTHERS = (
     "BranchNode CompoundLayer GeneralizedCost GeneralizedCostMask GeneralizedGANCost Layer LayerContainer Multicost "
     "ParameterLayer ParameterSpec Sequential TensorAttribute attention check_layer get_steps"
@@ -186,7 +194,11 @@ def close(x, y):
 
 
 def test_every_layer_is_in_a_test():
-    names = {name.split()[0].rstrip(",") for name in CASES} | {*INTEGERS, *NO_EXPRESSION.split(), *OTHERS.split()}
+    names = {name.split()[0].rstrip(",") for name in CASES} | {
+        *INTEGERS,
+        *OF_SEVERAL.split(),
+        *OTHERS.split(),
+    }
     assert {*L.__all__} <= names
 
 
@@ -237,6 +249,37 @@ def test_the_number_of_samples_is_any_and_buffers_are_not_affected(be64, rng, na
     assert be64.bsz == 2
     for y, expected in zip(outputs, before, strict=True):
         np.testing.assert_array_equal(y.get(), expected)
+
+
+@pytest.mark.parametrize("name", ["BatchNorm, binary", "BiBNRNN"])
+def test_running_statistics_move_as_in_fprop(be64, rng, name):
+    results = []
+    for by_fprop in (False, True):
+        layer, shape = allocated(be64, name)
+        x = data(np.random.default_rng(5), shape, N)
+        for w in layer.parameters:
+            w[:] = np.random.default_rng(6).normal(size=w.shape)
+        for scale in (1, 2):
+            layer.fprop(be64.array(x * scale)) if by_fprop else layer(be64.array(x * scale), training=True)
+        results.append([layer.gmean.get(), layer.gvar.get()])
+    for got, expected in zip(*results, strict=True):
+        close(got, expected)
+        assert got.any()
+
+
+def test_estimated_gradients_are_those_of_bprop_before_a_selection_and_at_the_limits_of_sign(be64, rng):
+    be = be64
+    layer, _ = allocated(be, "BatchNorm, binary")
+    x, selected, e = (be.array(y) for y in (rng.normal(size=(18, N)), rng.integers(0, 2, (18, N)), rng.normal(size=1)))
+    y = be.where(selected, layer(x, training=True), 0)
+    dx, dgamma = nl.Autodiff(be.sum(y * e), be).get_grad_tensor([x, layer.gamma])
+    layer.fprop(x)
+    close(layer.bprop(be.array(selected.get() * e.get())).get(), dx.get())
+    close(layer.grad_gamma.get(), dgamma.get())
+    x = be.array([[-np.inf, -2, -1, -0.5, 0, 0.5, 1, 2, np.inf, np.nan]])
+    y = Activation(Sign())(x, training=True)
+    np.testing.assert_array_equal(y.get(), [[-1, -1, -1, -1, 1, 1, 1, 1, 1, np.nan]])
+    np.testing.assert_array_equal(nl.Autodiff(be.sum(y), be).get_grad_asnumpyarray(x), [[0, 0, 1, 1, 1, 1, 1, 0, 0, 0]])
 
 
 def test_a_table_is_looked_up_in_an_expression(be64, rng):
@@ -368,24 +411,6 @@ def test_custom_layers_with_fprop_only_are_evaluated_at_inference(be, rng):
         net(be.array(x), training=True)
     with pytest.raises(TypeError, match=r"expected expressions while the function is traced, got"):
         nl.jit(lambda x: net(x))(be.array(x))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: BiBNRNN(4, INIT, activation=Tanh()),
-        ShiftBatchNorm,  # its bprop is no derivative of its formula
-    ],
-)
-def test_layers_whose_formula_is_not_all_that_they_compute_are_evaluated_at_inference(be, rng, make):
-    layer, x = make(), be.array(rng.normal(size=(3, 10)))
-    layer.configure((3, 5))
-    y = layer(x).get()
-    be.bsz = 2
-    layer.allocate()
-    np.testing.assert_allclose(layer.fprop(x, inference=True).get(), y, rtol=1e-5, atol=1e-6)
-    with pytest.raises(NotImplementedError, match=r"expected layers with a formula for training=True"):
-        layer(x, training=True)
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -11,7 +11,7 @@ from helpers.allocations import buffers
 from helpers.networks import close, ready
 from helpers.reference import numerical_gradient
 
-from neonlite import Autodiff, Backend, gen_backend
+from neonlite import Autodiff, Backend, gen_backend, jit
 from neonlite.initializers import Constant, Gaussian, Uniform
 from neonlite.layers import (
     Affine,
@@ -149,6 +149,37 @@ def test_the_backward_pass_of_regions_matches_the_formula_and_numerical_gradient
         deltas,
         numerical_gradient(lambda: float(np.sum(e * pooled(maps, rois, HW, scale))), maps, 0.25).reshape(deltas.shape),
     )
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@each_size
+def test_regions_are_pooled_in_an_expression(be, rng, C, H, W, N, R, HW, scale, compiled):
+    layer = Sequential([RoiPooling(HW, spatial_scale=scale)]).configure(((C, H, W), (5, R)))
+    maps, rois = scene(rng, C, H, W, N, R * N, scale)
+    e = rng.integers(-9, 9, size=(C * HW[0] * HW[1], R * N)).astype(float)
+
+    def step(x, regions, e):
+        y = layer((x, regions), training=True)
+        return y, Autodiff(be.sum(y * e), be).get_grad_op_tree(x)
+
+    for images in (maps, maps.reshape(-1, N)):
+        y, dx = (jit(step) if compiled else step)(be.array(images), be.array(rois), be.array(e))
+        assert np.array_equal(y.get(), pooled(maps, rois, HW, scale))
+        assert np.array_equal(dx.get().reshape(-1, N), spread(maps, rois, HW, scale, e))
+
+
+def test_an_expression_refuses_other_regions_and_passes_no_gradient_if_disabled(be):
+    layer, x = RoiPooling(2, spatial_scale=1.0, bprop_enabled=False), be.ones((2, 4, 4, 1))
+    regions = be.array([[0], [0], [0], [3], [3]])
+    y = layer([x, regions])
+    assert y.shape == (8, 1)
+    assert not Autodiff(be.sum(y), be, allow_unused=True).get_grad_asnumpyarray([x])[0].any()
+    with pytest.raises(ValueError, match=r"expected a list of 2 inputs, for \[\(2, 4, 4\), 5\], got"):
+        layer(x)
+    with pytest.raises(IndexError, match="image 1 is out of range for size 1"):
+        layer([x, be.array([[1], [0], [0], [3], [3]])]).get()
+    with pytest.raises(ValueError, match="expected finite regions"):
+        layer([x, be.array([[0], [0], [0], [3], [math.nan]])]).get()
 
 
 def test_one_region_per_image_is_an_image(be, rng):

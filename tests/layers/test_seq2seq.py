@@ -12,13 +12,14 @@ import pytest
 from helpers.allocations import buffers
 from helpers.recurrent_textbook import NOUT, close, textbook
 
-from neonlite import Backend, gen_backend
+from neonlite import Autodiff, Backend, gen_backend, jit
 from neonlite.data import ArrayIterator, Reversal
 from neonlite.initializers import Constant, Gaussian, GlorotUniform
 from neonlite.layers import (
     GRU,
     LSTM,
     Affine,
+    BiBNRNN,
     BiLSTM,
     BiRNN,
     Decoder,
@@ -30,6 +31,7 @@ from neonlite.layers import (
     Recurrent,
     Seq2Seq,
     Sequential,
+    SkipThought,
 )
 from neonlite.models import BeamSearch, Model
 from neonlite.optimizers import Adam, GradientDescentMomentum, PolySchedule
@@ -172,6 +174,69 @@ def test_gradients_of_the_whole_network_match_numerical_gradients(which):
             assert got[at] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=2e-8), p.name
         idle += not got.any()
     assert idle == {"one starts from the first of two": 1, "layers after the last states": 1}.get(which, 0)
+
+
+def skip_thought() -> SkipThought:
+    return SkipThought(7, 4, G, NOUT, GRU, G, Tanh(), Logistic(), G, Constant(0))
+
+
+TWO = [(4, 3), (V, 2)]
+EXPRESSIONS: dict[str, tuple[Any, Any]] = {
+    "LSTM": (lambda: Seq2Seq([[kind("LSTM")], [kind("LSTM"), softmax_layer()]]), TWO),
+    "two layers": (
+        lambda: Seq2Seq([[kind("BiLSTM"), kind("GRU", 4)], [kind("GRU"), kind("GRU", 4), softmax_layer()]]),
+        TWO,
+    ),
+    "other states": (lambda: Seq2Seq([[kind("LSTM")], [kind("Recurrent"), softmax_layer()]]), TWO),
+    "fewer states": (lambda: Seq2Seq([[kind("GRU")], [kind("LSTM"), softmax_layer()]]), TWO),
+    "normalized": (
+        lambda: Seq2Seq([[BiBNRNN(NOUT, G, activation=Tanh())], [kind("Recurrent"), softmax_layer()]]),
+        TWO,
+    ),
+    "SkipThought": (skip_thought, [(1, 4), (1, 3), (1, 2)]),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_the_op_tree_of_a_network_has_the_values_of_fprop_and_the_gradients_of_bprop(be64, rng, name, compiled):
+    be, (make, shapes) = be64, EXPRESSIONS[name]
+    net = allocate(be, make(), shapes)
+    arrays = [rng.integers(0, 7, (F, T * N)) if F == 1 else rng.normal(size=(F, T * N)) for F, T in shapes]
+    x = [be.array(a) for a in arrays]
+    for _ in range(2):  # after the first fprop, layers have an init_state
+        outputs = net.fprop(x)
+        outputs = outputs if isinstance(outputs, list) else [outputs]
+        errors = [be.array(rng.normal(size=y.shape)) for y in outputs]
+        expected = [y.get() for y in outputs]
+        net.bprop(errors if len(errors) > 1 else errors[0])
+
+        def step(x: Any, errors: Any) -> Any:
+            trees = net(x, training=True)
+            trees = trees if isinstance(trees, list) else [trees]
+            cost = sum(be.sum(y * e) for y, e in zip(trees, errors, strict=True))
+            return trees, Autodiff(cost, be).get_grad_op_tree(net.parameters)
+
+        trees, gradients = (jit(step) if compiled else step)(x, errors)
+        for tree, y in zip(trees, expected, strict=True):
+            close(tree.get(), y)
+        for g, dw in zip(gradients, net.gradients, strict=True):
+            close(g.get(), dw.get())
+        assert net.is_expression
+        assert all(layer.passed_states is None for layer in net.leaves() if isinstance(layer, Recurrent | GRU | LSTM))
+
+
+def test_the_op_tree_of_a_recurrent_layer_starts_from_its_initial_state(be64, rng):
+    be, T = be64, 3
+    for layer in (kind("LSTM"), kind("GRU")):
+        allocate(be, layer, (4, T))
+        x, h, c = (be.array(rng.normal(size=size)) for size in ((4, T * N), (NOUT, N), (NOUT, N)))
+        for state in (h, [h], [h, c][: len(layer.state_names)]):
+            layer.init_state = state
+            close(layer(x).get(), layer.fprop(x).get())
+        layer.init_state = be.zeros((NOUT, N + 1))
+        with pytest.raises(ValueError, match=rf"expected initial states \({NOUT}, {N}\), got .*\({NOUT}, {N + 1}\)"):
+            layer(x)
 
 
 def test_deltas_of_both_inputs_are_available(be64):

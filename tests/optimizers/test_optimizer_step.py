@@ -20,7 +20,11 @@ from helpers.optimizer_equations import (
 from helpers.runtimes import lacks
 
 import neonlite as nl
+from neonlite.distributed import Distributed
+from neonlite.initializers import Gaussian
+from neonlite.layers import Affine, GeneralizedCost, Linear, Sequential
 from neonlite.optimizers import Adam, LossScaling, MultiOptimizer, Optimizer, PowerSchedule
+from neonlite.transforms import SumSquared
 
 STEPS = 7
 
@@ -181,8 +185,6 @@ def test_no_parameters_are_no_step(be):
         (lambda be, o, w: o.step([w * 1], [w]), TypeError, "expected parameters as tensors of floats"),
         (lambda be, o, w: o.step([w], [1.0]), TypeError, "expected parameters as tensors of floats, and gradients as"),
         (lambda be, o, w: o.step([w], [w], "one"), (TypeError, ValueError), "the epoch"),
-        (lambda be, o, w: MultiOptimizer({"default": o}).step([w], [w]), TypeError, "MultiOptimizer.step: .*Call step"),
-        (lambda be, o, w: LossScaling(o).step([w], [w]), TypeError, "LossScaling.step: .*Call step of each"),
         (lambda be, o, w: Optimizer().step([w], [w]), TypeError, "expected an optimizer with an update_rule"),
     ],
 )
@@ -193,3 +195,92 @@ def test_invalid_arguments_are_refused_before_anything_is_written(be, is_compile
         f()
     assert w.get() == 1
     assert (w.updates, w.states, optimizer.t) == (None, None, 0)
+
+
+# --- several optimizers, and scaled losses ---------------------------------------------------------------------------
+
+
+def mapping():
+    return MultiOptimizer({"default": GDM(0.1, 0.9), "Bias": Adam(0.05), "last": GDM(0.02, 0.0)})
+
+
+def make_network():
+    return Sequential([Affine(4, Gaussian(), bias=Gaussian(), activation="tanh"), Linear(3, Gaussian(), name="last")])
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("wrap", [lambda o: o, LossScaling, Distributed, lambda o: Distributed(LossScaling(o))])
+def test_several_optimizers_step_as_in_fit(be64, rng, wrap, is_compiled):
+    be, X = be64, rng.normal(size=(8, 5))
+    y = rng.normal(size=(8, 3))
+    results, start = [], []
+    for by_step in (False, True):
+        optimizer, net = wrap(mapping()), make_network()
+        be.bsz = 8
+        model = nl.models.Model(net)
+        net.configure(5)
+        net.allocate()
+        for w, value in zip(
+            net.parameters, start := start or [rng.normal(size=w.shape) for w in net.parameters], strict=True
+        ):
+            w[:] = value
+        if by_step:
+            scale = getattr(optimizer, "scale_errors", lambda cost: cost)
+
+            def step(x, t, net=net, optimizer=optimizer, scale=scale):
+                cost = be.sum(be.square(net(x, training=True) - t)) / 16
+                gradients = nl.Autodiff(scale(cost), be).get_grad_op_tree(net.parameters)
+                optimizer.step(net.parameters, gradients)
+
+            step = nl.jit(step) if is_compiled else step
+            for _ in range(3):
+                step(be.array(X.T), be.array(y.T))
+        else:
+            data = nl.data.ArrayIterator(X, y, make_onehot=False)
+            model.fit(data, cost=GeneralizedCost(SumSquared()), optimizer=optimizer, num_epochs=3)
+        results.append([p.get() for p in net.parameters])
+        assert {w.updates[1] for w in net.parameters} == {3}
+    for p, q in zip(*results, strict=True):
+        np.testing.assert_allclose(p, q, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_step_that_overflows_changes_the_scale_only(be, is_compiled):
+    w, other = be.array([[1.0]]), be.array([[2.0]])
+    optimizer = LossScaling(Adam(0.1), scale=4.0, growth_interval=2)
+    f = lambda g: optimizer.step([w, other], [g * optimizer.scale_errors(w * 1) / w, be.ones((1, 1))])  # noqa: E731
+    f = nl.jit(f) if is_compiled else f
+    seen = []
+    for g in (1.0, np.inf, 1.0, 1.0, np.nan, 1.0):
+        before = [x.get() for t in (w, other) for x in (t, *(t.states or ()))]
+        f(be.array([[g]]))
+        after = [x.get() for t in (w, other) for x in (t, *t.states)]
+        if not np.isfinite(g):
+            np.testing.assert_array_equal(before, after)
+        seen.append((optimizer.scale, optimizer.t, optimizer.total_skips, w.updates[1]))
+    assert seen == [(4, 1, 0, 1), (2, 1, 1, 1), (2, 2, 1, 2), (4, 3, 1, 3), (2, 3, 2, 3), (2, 4, 2, 4)]
+    expected, m, v = 1.0, 0.0, 0.0
+    for t in range(1, 5):
+        m, v = 0.9 * m + 0.1, 0.999 * v + 0.001
+        expected -= 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    np.testing.assert_allclose(w.get(), expected, rtol=1e-5)
+
+
+def test_too_many_steps_that_overflow_are_an_error(be):
+    w, optimizer = be.ones((1, 1)), LossScaling(Adam(0.1))
+    step = nl.jit(lambda g: optimizer.step([w], [g]))
+    for _ in range(39):
+        step(be.array([[np.inf]]))
+    with pytest.raises(FloatingPointError, match="in 40 consecutive steps"):
+        step(be.array([[np.inf]]))
+    assert w.get() == 1
+
+
+def test_a_step_of_several_optimizers_refuses_unknown_layers(be):
+    net = make_network()
+    net(be.ones((5, 2)))
+    gradients = [be.ones(w.shape) for w in net.parameters]
+    with pytest.raises(ValueError, match="expected keys that are names or classes of layers, got missing"):
+        MultiOptimizer({"default": Adam(), "missing": Adam()}).step(net.parameters, gradients)
+    MultiOptimizer({"default": GDM(0.5, 0.0)}).step([w := be.ones((1, 1))], [be.ones((1, 1))])
+    assert w.get() == 0.5

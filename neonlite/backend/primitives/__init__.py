@@ -12,6 +12,7 @@ import numpy as np
 from neonlite.backend.primitives.convolution import ConvPrimitives, MatmulPrimitives
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer, axis_window_offsets
 from neonlite.ops.functions import run_scatter_add
+from neonlite.ops.images import bin_bounds
 from neonlite.typing import NativeArray as Array
 from neonlite.typing import NumPyArray
 
@@ -161,8 +162,8 @@ class RoiPooling(MatmulPrimitives):
         """Write the maximum of each bin to o, and its pixel index ``h W + w`` to argmax; 0 and -1 for an empty bin."""
         xp, (C, H, W, N) = self.xp, i.shape
         _, PH, PW, n = o.shape
-        rows, height = bin_bounds(regions[:, 2], regions[:, 4], scale, PH, H)
-        columns, width = bin_bounds(regions[:, 1], regions[:, 3], scale, PW, W)
+        rows, height = bin_bounds(np, regions[:, 2], regions[:, 4], scale, PH, H)
+        columns, width = bin_bounds(np, regions[:, 1], regions[:, 3], scale, PW, W)
         is_nonempty = ((height[:, None, :] > 0) & (width[None, :, :] > 0)).reshape(-1)
         image = xp.reshape(i, (C, H * W * N))
         best = xp.full((C, is_nonempty.size), -xp.inf, dtype=i.dtype)
@@ -191,21 +192,6 @@ class RoiPooling(MatmulPrimitives):
         cells = xp.reshape((pixels + channels * (H * W)) * N + images, (-1,))
         errors = xp.reshape(xp.where(is_empty, xp.zeros_like(e), e), (-1,))
         d[...] = xp.reshape(run_scatter_add(xp, errors, cells, axis=0, size=C * H * W * N), d.shape)
-
-
-def bin_bounds(first: Any, last: Any, scale: float, count: int, size: int) -> tuple[Any, Any]:
-    """Return the start and the number of cells of each region's bins along an axis, each (count, regions)."""
-    start = round_half_up(first * scale)
-    length = np.maximum(round_half_up(last * scale) - start + 1, 1)
-    n = np.arange(count)[:, None]
-    low = np.clip(start + np.floor(n * length / count).astype(np.int64), 0, size)
-    high = np.clip(start + np.ceil((n + 1) * length / count).astype(np.int64), 0, size)
-    return low, high - low
-
-
-def round_half_up(x: Array) -> Array:
-    """Return the nearest integers, halves rounded up."""
-    return np.floor(x + 0.5).astype(np.int64)
 
 
 # --- the reference primitives in array-API functions, and declarations of optional library kernels ---

@@ -176,6 +176,11 @@ class ImageLayouts:
         """Return images in NHWC."""
         if v not in self.nhwc:
             shape, source = swap_ends(self.shapes[v]), self.rows.get(v, self.plain.get(v))
+            step = self.steps.get(v)
+            number: Any = step.inputs[0] if step is not None and step.op.name == "broadcast" else None
+            if step is not None and number is not None and math.prod(self.shapes[number]) == 1:
+                self.append_nhwc(v, step, [self.as_plain(number)], to=shape)
+                return self.nhwc[v]
             copy = self.reshape if v in self.rows or is_vector(shape) else self.reorder
             self.nhwc[v] = copy(source, shape)
         return self.nhwc[v]

@@ -15,7 +15,7 @@ from neonlite.backend.cache import Cache
 from neonlite.backend.lock import create_lock
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
-from neonlite.backend.primitives import ReferencePrimitives, bin_bounds
+from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.runtimes.cuda.codegen import (
     MAX_BLOCKS,
     PREAMBLE,
@@ -39,6 +39,7 @@ from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.ops import Op
 from neonlite.ops.functions import index_error_message, normalize_indices
+from neonlite.ops.images import bin_bounds
 from neonlite.ops.shapes import Shape
 from neonlite.typing import NativeArray, NumPyArray
 
@@ -336,8 +337,8 @@ class CudaScatter(KernelLauncher):
 
     def roi_fprop(self, i: NativeArray, regions: NumPyArray, o: NativeArray, argmax: NativeArray, scale: float) -> None:
         (_, H, W, N), (_, PH, PW, n) = i.shape, o.shape
-        rows = bin_bounds(regions[:, 2], regions[:, 4], scale, PH, H)
-        bounds = [*rows, *bin_bounds(regions[:, 1], regions[:, 3], scale, PW, W)]
+        rows = bin_bounds(np, regions[:, 2], regions[:, 4], scale, PH, H)
+        bounds = [*rows, *bin_bounds(np, regions[:, 1], regions[:, 3], scale, PW, W)]
         table = self.runtime.put(np.concatenate([x.reshape(-1) for x in (regions[:, 0], *bounds)]).astype(np.int32))
         arguments = [o, argmax, i, table, o.size, n, PH, PW, H, W, N]
         self.launch_elementwise(ROI_POOL_KERNEL, o, o.size, 1, arguments, ArgIndex=str(argmax.dtype))

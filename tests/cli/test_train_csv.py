@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neonlite import cli, files, gen_backend
+from neonlite import files, gen_backend
 from neonlite.callbacks import Callback
 from neonlite.cli import main
+from neonlite.cli import train as train_command
 from neonlite.data.csv_files import read_csv
 from neonlite.models import Model
 from neonlite.models.training_state import read_checkpoint, write_checkpoint
@@ -445,11 +446,13 @@ def test_a_resumed_training_has_the_weights_of_an_uninterrupted_one(capsys, monk
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     start = ("train", linear, "--target", "y", "-e", "8", "--patience", "3", "--seed", "5", *options.split(), *FEW)
     expected_text = run_main(capsys, *start, "--save", str(whole))
-    make = cli.stopping_callbacks
+    make = train_command.stopping_callbacks
     resume = ("train", linear, "--resume", str(parts), "--patience", "3", *FEW)
     for epoch, arguments in (4, [*start, "--save", str(parts)]), (6, resume):
         with monkeypatch.context() as patch:
-            patch.setattr(cli, "stopping_callbacks", lambda patience, n=epoch: [*make(patience), Interrupt(n)])
+            patch.setattr(
+                train_command, "stopping_callbacks", lambda patience, n=epoch: [*make(patience), Interrupt(n)]
+            )
             assert main(arguments) == 130
         error = f"to resume: neonlite train {linear} --resume {parts}\ninterrupted\n"
         assert capsys.readouterr().err.endswith(error)

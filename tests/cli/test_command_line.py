@@ -1,4 +1,7 @@
-"""Tests of the neonlite command on data sets: train, eval, draw, bench, info, and one-line errors."""
+"""Tests of the neonlite command on data sets: train, eval, draw, bench, info, and one-line errors.
+
+Tests ``neonlite/cli/command_line.py``, ``neonlite/cli/evaluate.py`` and ``neonlite/cli/networks.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neonlite import cli
 from neonlite.callbacks import Callback
-from neonlite.cli import main
+from neonlite.cli import command_line, evaluate, main
+from neonlite.cli import train as train_command
 from neonlite.data import corpora, digits
 from neonlite.models import Model
 from neonlite.models.zoo import MODELS
@@ -58,9 +61,9 @@ def test_a_configuration_file_has_the_options_of_a_command(capsys, tmp_path):
 
 
 def test_the_configuration_file_of_the_documentation_is_valid(tmp_path):
-    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
     (tmp_path / "run.cfg").write_text(page[page.index("# run.cfg") :].partition("```")[0])
-    args = cli.make_parser().parse_args(["train", "t.csv", "--config", str(tmp_path / "run.cfg")])
+    args = command_line.make_parser().parse_args(["train", "t.csv", "--config", str(tmp_path / "run.cfg")])
     assert (args.target, args.batch_size, args.hidden, args.no_progress_bar) == ("species", 64, [64, 32], True)
 
 
@@ -136,8 +139,8 @@ def test_an_interrupted_training_ends_as_early_as_an_uninterrupted_one(monkeypat
     options = ["--patience", "2", *FEW]
     assert main(["train", "iris", "--lr", "0.1", "--save", str(whole), *options]) == 0
     with monkeypatch.context() as patch:
-        make = cli.stopping_callbacks
-        patch.setattr(cli, "stopping_callbacks", lambda patience: [*make(patience), Interrupt()])
+        make = train_command.stopping_callbacks
+        patch.setattr(train_command, "stopping_callbacks", lambda patience: [*make(patience), Interrupt()])
         assert main(["train", "iris", "--lr", "0.1", "--save", str(parts), *options]) == 130
     assert Model(parts).epoch_index == 4
     assert main(["train", "iris", "--resume", str(parts), *options]) == 0
@@ -159,7 +162,7 @@ def test_a_short_text_has_as_many_columns_as_have_a_next_character_in_each_step(
     texts = {"train": "ab" * 5000, "valid": ("ab" * characters)[:characters]}
     monkeypatch.setattr(corpora, "load_corpus", lambda path, **_: corpora.Corpus("t", texts, 64, onehot_input=False))
     cpu.bsz = 50
-    _, train, valid = cli.load_data("text", "t.txt")
+    _, train, valid = evaluate.load_data("text", "t.txt")
     assert cpu.bsz == columns
     assert valid.nbatches == 1
     assert train.nbatches == 9999 // (64 * columns)
@@ -205,7 +208,7 @@ def test_the_batch_size_may_exceed_the_validation_set(capsys):
     [
         ("train iris -b cpu --plot {folder}/c.doc", "c.doc: expected an extension of an image file, one of "),
         ("train iris -b cpu --plot {folder}/no/c.png", "--plot: {folder}/no/c.png can not be written: there is no"),
-        ("bench mlp mlpp -b cpu -n 1 -z 2 --shape 4", "got mlpp. Did you mean mlp?"),
+        ("bench mlp mlpp -b cpu -n 1 -z 2 --shape 4", "got mlpp. Did you mean 'mlp'?"),
         ("bench mlp -b cpu -n 1 -z 2 --shape 4 --json {folder}/no/t", "--json: {folder}/no/t can not be written"),
     ],
 )
@@ -224,7 +227,7 @@ def test_ctrl_c_is_handled_during_startup(capsys, monkeypatch):
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("neonlite.cli.make_parser", interrupted)
+    monkeypatch.setattr("neonlite.cli.command_line.make_parser", interrupted)
     assert main([]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
@@ -269,8 +272,8 @@ def test_info_lists_what_is_installed(capsys):
 
 
 def test_a_missing_package_is_reported_with_its_pip_command(capsys, monkeypatch):
-    monkeypatch.setattr("neonlite.cli.find_spec", lambda package: None)
-    monkeypatch.setattr("neonlite.cli.EXTRA_PACKAGES", {"viz": "a-package-that-does-not-exist"})
+    monkeypatch.setattr("neonlite.cli.train.find_spec", lambda package: None)
+    monkeypatch.setattr("neonlite.cli.networks.EXTRA_PACKAGES", {"viz": "a-package-that-does-not-exist"})
     assert 'viz          no   pip install "neonlite[viz]"' in run_main(capsys, "info")
     assert main(["train", "iris", "--plot", "c.png"]) == 1
     assert '--plot needs matplotlib: pip install "neonlite[viz]"' in capsys.readouterr().err
@@ -280,6 +283,7 @@ def test_a_missing_package_is_reported_with_its_pip_command(capsys, monkeypatch)
     ("arguments", "words"),
     [
         ("train nothing", "invalid choice: 'nothing' (choose from"),
+        ("train digit", "or a CSV file). Did you mean 'digits'?"),
         ("train digits --model best", "invalid choice: 'best'"),
         ("train digits -e 0", "expected a positive integer, got 0"),
         ("train digits -z 2.5", "expected a positive integer, got 2.5"),
@@ -313,7 +317,7 @@ def test_invalid_arguments_are_reported(capsys, arguments, words):
             "--seed cannot be used with --resume: a contains this setting. Remove --seed, or train without --resume.",
         ),
         ("train iris --model lenet -b cpu", "C"),
-        ("draw lenett", "got lenett. Did you mean lenet?"),
+        ("draw lenett", "got lenett. Did you mean 'lenet'?"),
         ("bench best", "expected a file or one of the networks mlp"),
         (
             "train digits -z 2000 -b cpu",

@@ -1,0 +1,8 @@
+"""``python -m neonlite.cli`` is the neonlite command."""
+
+import sys
+
+from neonlite.cli.command_line import main
+
+if __name__ == "__main__":
+    sys.exit(main())
