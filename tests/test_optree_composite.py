@@ -143,7 +143,8 @@ def test_a_formula_that_is_evaluated_later_has_the_numbers_of_its_structure(
         expected = np.exp(node.astensor().get() * number) + number + node.open().get()
         np.testing.assert_allclose(tree.get(), expected, 1e-5)
         np.testing.assert_allclose(tree.open().get(), expected, 1e-5)
-        close(Autodiff(tree, be).get_grad_tensor(x), Autodiff(tree.open(), be).get_grad_tensor(x))
+        if not OPS[name].is_estimator:  # of a derivative that the formula does not have
+            close(Autodiff(tree, be).get_grad_tensor(x), Autodiff(tree.open(), be).get_grad_tensor(x))
 
 
 NUMBERS = [0.5, 1e-5, 0.25, 0.044715, 25.0, -25.0, 1 / 3, 2]  # some are those of formulas
