@@ -204,23 +204,16 @@ class RecurrentBase(ParameterLayer):
         direction : int
             0 forward in time, 1 backward in time.
         """
-        be, T, F = self.be, self.nsteps, self.nin_per_direction
+        be, F, names = self.be, self.nin_per_direction, [name_of_function(f) for f in self.functions]
         W_input, W_recur, b = self.split_weights(self.W, direction)
-        n = x.shape[1] // T
         x = take_block(x, (direction * F, F), (0, x.shape[1])) if self.split_inputs else x
-        states: list[Any] = [be.zeros((self.nout, n), name="zeros")] * len(self.state_names)
-        names = [name_of_function(f) for f in self.functions]
-        if self.cell and "" not in names:
-            options = dict(zip(("activation", "gate_activation"), names, strict=False))
-            op: Any = getattr(be, self.cell)
-            node: Operand = op(x, W_input, W_recur, b, *states, steps=T, reverse=bool(direction), **options)
-            return node
-        z = be.dot(W_input, x) + b
-        outputs: list[Any] = [None] * T
-        for t in reversed(range(T)) if direction else range(T):
-            states = self.step_formula(take_block(z, (0, z.shape[0]), (t * n, n)), states, W_recur)
-            outputs[t] = states[0]
-        return be.concat(outputs, axis=1)
+        if not self.cell or "" in names:
+            return self.scan(be.dot(W_input, x) + b, direction)[0]
+        zeros = be.zeros((self.nout, x.shape[1] // self.nsteps), name="zeros")
+        options: dict[str, Any] = dict(zip(("activation", "gate_activation"), names, strict=False))
+        options |= {"steps": self.nsteps, "reverse": bool(direction)}
+        node: Operand = getattr(be, self.cell)(x, W_input, W_recur, b, *[zeros] * len(self.state_names), **options)
+        return node
 
     @property
     def functions(self) -> list[Transform]:

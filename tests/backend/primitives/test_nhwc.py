@@ -178,3 +178,21 @@ def test_rows_hold_several_pixels_of_images_with_few_channels() -> None:
     assert rows_shape((9, 31, 31, 12)) == (9 * 31, 31 * 12)
     assert rows_shape((64, 32, 32, 600)) is None
     assert rows_shape((2, 8, 8, 32)) is None
+
+
+def test_ops_that_mix_pixels_and_samples_read_images_in_their_own_layout(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nhwc, "MIN_ROW_IMAGES", 0)
+    leaf = Leaves(cpu, "float32")
+    x, f, turned = leaf(4, 6, 6, 4), leaf(4, 3, 3, 4), leaf(4, 6, 4, 6).permute((0, 1, 3, 2))
+    y = cpu.conv(cpu.conv(x, f, padding=1), f, padding=1)
+    images = y.get()
+    merged = cpu.reshape(y, (4, 6, 24, 1))
+    integers = cpu.sum(cpu.astype(y * 10, "int32"), axis=(1, 2, 3))
+    targets = [cpu.empty((4, 6, 24, 1)), cpu.empty((4, 1, 1, 1), dtype="int64"), cpu.empty(y.shape)]
+    cpu.assign(targets, [merged * 2 + leaf(4, 1, 1, 1) * 0, integers, cpu.maximum(y, 0) * turned])
+    np.testing.assert_allclose(targets[0].get(), 2 * images.reshape(4, 6, 24, 1), rtol=1e-5)
+    expected = (images * 10).astype(int).sum(axis=(1, 2, 3), keepdims=True)
+    assert np.abs(targets[1].get() - expected).max() <= 2  # roundings of numbers near an integer
+    np.testing.assert_allclose(targets[2].get(), np.maximum(images, 0) * turned.get(), rtol=1e-4, atol=1e-5)
