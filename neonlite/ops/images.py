@@ -338,7 +338,8 @@ def run_roi_pool_indices(xp: Namespace, x: NativeArray, y: NativeArray, *, bins:
     flat, first = xp.reshape(x, (C, H * W * N)), xp.reshape(xp.arange(C, dtype=xp.int64) * (H * W * N), (C, 1))
     best: Any = None
     for i, j in itertools.product(range(max(1, int(xp.max(height)))), range(max(1, int(xp.max(width))))):
-        h, w = xp.clip(top + xp.clip(height - 1, 0, i), 0, H - 1), xp.clip(left + xp.clip(width - 1, 0, j), 0, W - 1)
+        h = clip(xp, top + clip(xp, height - 1, i), H - 1)
+        w = clip(xp, left + clip(xp, width - 1, j), W - 1)
         cell = xp.reshape((h * W + w) * N + image, (1, -1))
         pixels = xp.take(flat, cell[0, ...], axis=1)
         if best is None:
@@ -347,6 +348,11 @@ def run_roi_pool_indices(xp: Namespace, x: NativeArray, y: NativeArray, *, bins:
         best, indices = xp.where(better, pixels, best), xp.where(better, cell + first, indices)
     indices = xp.reshape(indices, shape)
     return xp.where((height <= 0) | (width <= 0), xp.full_like(indices, -1), indices)
+
+
+def clip(xp: Namespace, x: NativeArray, high: float) -> NativeArray:
+    """Return numbers limited to the range from 0 to ``high``; ``xp.clip`` needs a function that CuPy does not have."""
+    return xp.minimum(xp.maximum(x, xp.zeros_like(x)), xp.full_like(x, high))
 
 
 def exceeds(x: NativeArray, y: NativeArray) -> NativeArray:
@@ -358,7 +364,7 @@ def bin_bounds(xp: Namespace, first: NativeArray, last: NativeArray, scale: floa
     """Return the start and the number of cells of each region's bins along an axis, each (count, regions)."""
 
     def to_cells(edges: NativeArray) -> NativeArray:
-        return xp.astype(xp.clip(start + edges, 0, size), xp.int64)
+        return xp.astype(clip(xp, start + edges, size), xp.int64)
 
     start = xp.floor(first * scale + 0.5)  # halves are rounded up
     length = xp.floor(last * scale + 0.5) - start + 1

@@ -288,7 +288,7 @@ def composites(be: Backend) -> None:
     x, column = be.array(np.arange(24.0).reshape(4, 6) / 9), be.ones((4, 1))
     for name in ("log_softmax", "logsumexp", "silu", "gelu", "elu", "leaky_relu", "softplus", "rms_norm"):
         getattr(be, name)(x).astensor()
-    for name in ("layer_norm", "batch_norm", "group_norm", "instance_norm"):
+    for name in ("layer_norm", "batch_norm", "shift_batch_norm", "group_norm", "instance_norm"):
         getattr(be, name)(x, column).astensor()
     be.attention(x, x, x, be.masked_softmax(x[:, :4], x[:, :4])).astensor()
     for name, rows in (("rnn", 2), ("lstm", 8), ("gru", 6)):

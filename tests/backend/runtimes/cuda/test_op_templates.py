@@ -109,6 +109,7 @@ def images(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
         be.build("max_unpool", e, indices, to=i.shape, **pool),
         be.build("sum_pool", i, mean=False, **pool),
         be.build("sum_unpool", e, to=i.shape, mean=False, **pool),
+        be.build("roi_pool_indices", i, be.build("slice", p * 0, index=((0, 5, 1), (0, 3, 1))), bins=(2, 2), scale=1.0),
     ]
 
 
