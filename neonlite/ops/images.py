@@ -327,9 +327,7 @@ def run_roi_pool_indices(xp: Namespace, x: NativeArray, y: NativeArray, *, bins:
     It is the index in the flat array x (C, H, W, N); -1 for a bin without pixels.
     """
     (C, H, W, N), regions = x.shape, xp.astype(y, xp.float64)
-    if not xp.all(xp.isfinite(regions)):
-        raise ValueError("expected finite regions, got infinity or NaN")
-    image = normalize_indices(xp, regions[0, ...], N, "image", allow_negative=False)
+    image = check_regions(xp, regions, N)
     shape = (C, *bins, y.shape[1])
     if 0 in x.shape or 0 in shape:
         return xp.full(shape, -1, dtype=xp.int64)
@@ -348,6 +346,13 @@ def run_roi_pool_indices(xp: Namespace, x: NativeArray, y: NativeArray, *, bins:
         best, indices = xp.where(better, pixels, best), xp.where(better, cell + first, indices)
     indices = xp.reshape(indices, shape)
     return xp.where((height <= 0) | (width <= 0), xp.full_like(indices, -1), indices)
+
+
+def check_regions(xp: Namespace, regions: NativeArray, N: int) -> NativeArray:
+    """Return the image of each region; an error for numbers that are not finite, or images that do not exist."""
+    if not xp.all(xp.isfinite(regions)):
+        raise ValueError("expected finite regions, got infinity or NaN")
+    return normalize_indices(xp, regions[0, ...], N, "image", allow_negative=False)
 
 
 def clip(xp: Namespace, x: NativeArray, high: float) -> NativeArray:

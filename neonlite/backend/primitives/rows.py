@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.layout import ImageOperand, ImageShape, NHWCImages
@@ -13,6 +15,7 @@ from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
 from neonlite.backend.primitives.recurrent import CompilePlan, find_recurrences
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
+from neonlite.ops.images import check_regions
 from neonlite.ops.shapes import Shape
 from neonlite.typing import NativeArray
 
@@ -128,6 +131,8 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
     step, reshape = plan.step_of(v), primitives.runtime.reshape
     if step.op.name == "reorder":
         return reorder_call(primitives, plan, v)
+    if step.op.name == "roi_pool_indices":
+        return roi_call(primitives, plan, v)
     if (found := image_layer(primitives, plan, v)) is None:
         return None
     roles, layer, call = found
@@ -174,6 +179,28 @@ def reorder_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primiti
         primitives.reorder(images, *((source, out) if is_nhwc else (out, source)), not is_nhwc)
 
     return PrimitiveCall(run, (x,), (v,), (False, False))
+
+
+def roi_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall | None:
+    """Return the search for the largest pixels of regions of float images; None for other images."""
+    step, inputs = plan.step_of(v), cast("tuple[int, int]", plan.step_of(v).inputs)
+    shape, scale = plan.shape(inputs[0]), step.attrs["scale"]
+    if plan.dtype(inputs[0]) not in ("float32", "float64") or 0 in (*shape, *step.shape):
+        return None
+    (C, H, W, N), xp = shape, primitives.xp
+
+    def run(i: NativeArray, regions: NativeArray, out: NativeArray) -> None:
+        rows = primitives.to_host_float64(regions).T
+        image = check_regions(np, rows.T, N)
+        i = i if plan.is_contiguous(inputs[0]) else contiguous_copy(primitives, 0, i)
+        maxima, pixels = (
+            primitives.get_workspace(name, out.shape, like) for name, like in (("maxima", i), ("pixels", out))
+        )
+        primitives.roi_fprop(i, rows, maxima, pixels, scale)
+        first = primitives.runtime.put(np.arange(C)[:, None, None, None] * (H * W * N) + image)
+        out[...] = xp.where(pixels < 0, pixels, pixels * N + first)
+
+    return PrimitiveCall(run, inputs, (v,), (False, False, False))
 
 
 def find_indices_of(plan: Plan, v: int) -> int | None:

@@ -108,3 +108,23 @@ def test_groups_are_computed_by_a_primitive_that_supports_them(runtime: Backend,
         assert bool(plan.primitives) == primitives.computes(name, layer) == has_onednn
         expected = OPS[name].run(np, x.astype(float), y.astype(float), **options)
         np.testing.assert_allclose(tree.get(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_a_primitive_finds_the_largest_pixels_of_regions_of_floats(runtime: Backend, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    x = np.round(rng.standard_normal((6, 5, 3, 2)) * 4).astype(dtype)  # with equal pixels
+    regions = np.array([[0, 0, 0, 3, 3], [1, 1, 1, 9, 9], [0, 2, 2, 2, 2], [1, 9, 9, 12, 12]], np.float32).T
+    attrs = {"bins": (2, 2), "scale": 0.5}
+    expected = OPS["roi_pool_indices"].run(np, x.transpose(3, 1, 2, 0), regions, **attrs)
+    for images in (
+        runtime.array(x.transpose(3, 1, 2, 0), dtype=dtype),
+        runtime.array(x, dtype=dtype).permute((3, 1, 2, 0)),
+    ):
+        tree = runtime.build("roi_pool_indices", images, runtime.array(regions), **attrs)
+        assert len(runtime.plan(tree).primitives) == (dtype != "int32")
+        np.testing.assert_array_equal(tree.get(), expected)
+    for wrong, error in [(np.full((5, 1), 7.0), IndexError), (np.full((5, 1), np.inf), ValueError)]:
+        tree = runtime.build("roi_pool_indices", images, runtime.array(wrong), **attrs)
+        with pytest.raises(error):
+            tree.get()
