@@ -27,7 +27,8 @@ from neonlite.optimizers import Adam
 from neonlite.transforms import Accuracy, CrossEntropyMulti, Logistic, Rectlin, Softmax, Tanh
 
 SAMPLES = 240  # of the resident memory, in the given time
-WARM_UP_TASKS_PER_SECOND = 4  # 4800 in 20 minutes, after which the caches are full also on a busy machine
+# 4800 in 20 minutes, after which the caches are full also on a busy machine; at least as many as fill that of the plans
+WARM_UP_TASKS_PER_SECOND, MIN_WARM_UP_TASKS = 4, 600
 CLASSES = 3
 
 
@@ -130,9 +131,10 @@ def main(runtime: str, seconds: float, seed: int, cached_primitives: int) -> Non
     rng, done, seen = random.Random(seed), dict[str, int](), list[tuple[float, int]]()
     be = gen_backend(runtime, rng_seed=1)
     tasks = [op_trees] * 12 + [train] * 4 + [in_a_thread, large_tree]
+    warm_up_tasks = max(WARM_UP_TASKS_PER_SECOND * seconds, MIN_WARM_UP_TASKS)
     start, warm_up, end = time.monotonic(), 0.0, math.inf
     while (now := time.monotonic() - start) < end:
-        if not warm_up and now >= seconds / 3 and sum(done.values()) >= WARM_UP_TASKS_PER_SECOND * seconds:
+        if not warm_up and now >= seconds / 3 and sum(done.values()) >= warm_up_tasks:
             warm_up, end = now, now + seconds * 2 / 3
         if rng.random() < 0.1:
             new_backend(runtime, rng)
