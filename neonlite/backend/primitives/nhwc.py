@@ -113,13 +113,15 @@ class ImageLayouts:
         elif step.op.name in REDUCTIONS and step.attrs.get("keepdims", True):
             axes = step.attrs["axis"]
             rows = rows_shape(swap_ends(shape))
-            if rows and sorted(axes) == list(range(1, last + 1)) and step.dtype == step.compute_dtype:
+            if rows and sorted(axes) == list(range(1, last + 1)):
                 C, attrs = shape[0], step.attrs | {"axis": (0,)}
                 row = self.plan.append_step(
                     step._replace(inputs=(self.as_rows(x, rows),), shape=(1, rows[1]), attrs=attrs)
                 )
                 pixels = self.reshape(row, (rows[1] // C, C))
-                total = self.plan.append_step(step._replace(inputs=(pixels,), shape=(1, C), attrs=attrs))
+                total = self.plan.append_step(
+                    step._replace(inputs=(pixels,), shape=(1, C), attrs=attrs, compute_dtype=step.dtype)
+                )
                 self.nhwc[v] = self.reshape(total, swap_ends(to))
             else:
                 axes = tuple(sorted({0: last, last: 0}.get(a, a) for a in axes))

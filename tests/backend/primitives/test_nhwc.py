@@ -191,7 +191,10 @@ def test_ops_that_mix_pixels_and_samples_read_images_in_their_own_layout(
     merged = cpu.reshape(y, (4, 6, 24, 1))
     integers = cpu.sum(cpu.astype(y * 10, "int32"), axis=(1, 2, 3))
     targets = [cpu.empty((4, 6, 24, 1)), cpu.empty((4, 1, 1, 1), dtype="int64"), cpu.empty(y.shape)]
-    cpu.assign(targets, [merged * 2 + leaf(4, 1, 1, 1) * 0, integers, cpu.maximum(y, 0) * turned])
+    trees = [merged * 2 + leaf(4, 1, 1, 1) * 0, integers, cpu.maximum(y, 0) * turned]
+    for target, tree in zip(targets, trees, strict=True):  # one by one, so that no other op reads the images
+        assert cpu.plan(tree, out=target).nhwc
+        target[:] = tree
     np.testing.assert_allclose(targets[0].get(), 2 * images.reshape(4, 6, 24, 1), rtol=1e-5)
     expected = (images * 10).astype(int).sum(axis=(1, 2, 3), keepdims=True)
     assert np.abs(targets[1].get() - expected).max() <= 2  # roundings of numbers near an integer
