@@ -248,8 +248,11 @@ def test_several_optimizers_step_as_in_fit(be64, rng, wrap, is_compiled):
 def test_a_step_that_overflows_changes_the_scale_only(be, is_compiled):
     w, other = be.array([[1.0]]), be.array([[2.0]])
     optimizer = LossScaling(Adam(0.1), scale=4.0, growth_interval=2)
-    f = lambda g: optimizer.step([w, other], [g * optimizer.scale_errors(w * 1) / w, be.ones((1, 1))])  # noqa: E731
-    f = nl.jit(f) if is_compiled else f
+
+    def update(g):
+        optimizer.step([w, other], [g * optimizer.scale_errors(w * 1) / w, be.ones((1, 1))])
+
+    f = nl.jit(update) if is_compiled else update
     seen = []
     for g in (1.0, np.inf, 1.0, 1.0, np.nan, 1.0):
         before = [x.get() for t in (w, other) for x in (t, *(t.states or ()))]

@@ -157,10 +157,10 @@ class ImageLayouts:
         """Return the value of a target: of one channel or one sample in NHWC, for which the target is reshaped."""
         target = self.plan.targets[i]
         if v not in self.plain or self.plan.step_of(self.plain[v]).kind == "view":
-            source = self.as_nhwc(v)
+            source: Any = self.as_nhwc(v)
             if is_vector(target.shape) and target.attrs["contiguous"]:
                 while self.plan.step_of(source).kind == "view":
-                    source = self.plan.step_of(source).inputs[0]  # type: ignore[assignment]
+                    source = self.plan.step_of(source).inputs[0]
                 self.plan.targets[i] = target.be.tensor_info(self.plan.shape(source), target.dtype)
                 return source
             self.plain[v] = self.reorder(source, target.shape)

@@ -46,8 +46,8 @@ def find_recurrences(
         if v in sources:
             recurrence = found[sources[v]][1]
         else:
-            operands = step.inputs[2:] if is_backward else step.inputs
-            planned = PlannedStep(primitives, plan, step, operands, f"recurrence {len(found)}", compile_plan)  # type: ignore[arg-type]
+            operands: Any = step.inputs[2:] if is_backward else step.inputs
+            planned = PlannedStep(primitives, plan, step, operands, f"recurrence {len(found)}", compile_plan)
             recurrence = make_recurrence(planned, is_backward or v in sources.values())
         needs_dx = is_backward and reads_before(plan, v, math.prod(plan.shape(step.inputs[2])))
         found[v] = recurrence.run_backward(needs_dx) if is_backward else recurrence.run_forward, recurrence
@@ -56,14 +56,14 @@ def find_recurrences(
 
 def find_forward(plan: Plan, step: Step) -> int | None:
     """Return the value of the forward step of which a step is the backward step; None if the plan has none."""
-    y = step.inputs[1]
+    y: Any = step.inputs[1]
     source = plan.find_step(y) if isinstance(y, int) and step.op.name.endswith(BACKWARD) else None
     is_same = source is not None and (f"{source.op.name}{BACKWARD}", source.inputs, source.attrs) == (
         step.op.name,
         step.inputs[2:],
         step.attrs,
     )
-    return y if is_same else None  # type: ignore[return-value]
+    return y if is_same else None
 
 
 def reads_before(plan: Plan, v: int, column: int) -> bool:
