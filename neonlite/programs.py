@@ -18,6 +18,7 @@ from types import MethodType
 from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
 from neonlite.backend import base
+from neonlite.backend.attributes import AttributeSnapshot
 from neonlite.backend.base import Untracked
 from neonlite.backend.cache import Cache
 from neonlite.backend.creation import new_tensor
@@ -102,6 +103,8 @@ class Trace:
         self.written: dict[int, list[tuple[Tensor, Operand]]] = {}  # {id of the memory: tensors and values}
         self.values: dict[int, tuple[Tensor, Operand]] = {}  # {id of a tensor: it, and the expression that it reads as}
         self.steps: list[Any] = []  # with ``current_updates()``, ``count()`` and ``finish()``, for each run
+        self.activation_inputs: dict[Any, Any] = {}  # {layer: its inputs}
+        self.uses: list[Any] = []  # layers and other objects whose attributes the function reads
 
     def read(self, x: Tensor) -> Operand:
         """Return the value of a tensor at this point: the expression assigned to it, or the tensor itself."""
@@ -271,6 +274,7 @@ class Program(Untracked):
 
     def __init__(self, be: Any, arguments: Sequence[Argument], trace: Trace, results: Sequence[Any]) -> None:
         self.be, self.name, self.steps = be, trace.name, trace.steps
+        self.attributes = AttributeSnapshot(trace.uses, "unread_attributes") if trace.uses else None
         written = trace.assignments()
         self.targets = [t for t, _ in written]
         self.changes_state = bool(self.targets or self.steps)  # whether a run changes more than its results
@@ -308,8 +312,9 @@ class Program(Untracked):
         self.memories = {id(t.allocation) for t in self.targets}
 
     def is_current(self) -> bool:
-        """Return whether the states of optimizers are still those that the function has read."""
-        return None not in map(methodcaller("current_updates"), self.steps)
+        """Return whether no layer has changed, nor the states of optimizers that the function has read."""
+        has_states = None not in map(methodcaller("current_updates"), self.steps)
+        return has_states and (self.attributes is None or self.attributes.is_unchanged())
 
     def __call__(self, arguments: Sequence[Tensor]) -> list[Any]:
         """Run the program, and return the results."""
@@ -425,7 +430,7 @@ class Jit(Generic[P, R]):
                 f"{self.name}: expected arguments that are tensors, arrays, numbers, or objects that can be hashed, in "
                 f"nested lists, tuples and dicts, got {describe(*leaves)}"
             ) from None
-        if compiled is not None and not compiled.program.changes_state:
+        if compiled is not None and not compiled.program.changes_state and compiled.program.is_current():
             results = compiled.program(tensors)
         else:
             with self.lock:

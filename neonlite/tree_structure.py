@@ -34,6 +34,23 @@ def refuse_in_trace(what: str, way_out: str) -> None:
         trace.refuse(what, way_out)
 
 
+def use_in_trace(x: object) -> None:
+    """Note that the function that this thread traces reads the attributes of an object."""
+    if traces and (trace := traces.get(get_ident())) is not None:
+        trace.uses.append(x)
+
+
+def note_activation(layer: object, x: object) -> None:
+    """Note the inputs of an activation in the function that this thread traces."""
+    if traces and (trace := traces.get(get_ident())) is not None:
+        trace.activation_inputs[layer] = x
+
+
+def activation_inputs(layer: object) -> Any:
+    """Return the inputs of an activation in the function that this thread traces."""
+    return traces[get_ident()].activation_inputs[layer]
+
+
 @contextmanager
 def untraced() -> Iterator[Any]:
     """Evaluate at once what is assigned, also while this thread traces a function, and read tensors themselves."""

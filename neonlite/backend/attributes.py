@@ -5,9 +5,9 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from operator import is_
+from operator import is_, itemgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -96,12 +96,13 @@ class AttributeSnapshot:
     """The current attributes of objects, and of all objects that their attributes refer to, directly or indirectly.
 
     ``custom_class`` is the name of a class or function found among them whose behavior may depend on more than
-    attributes (see ``can_replay``); "" if there is none.
+    attributes (see ``can_replay``); "" if there is none. ``excluded`` is the name of the attribute in which a class
+    lists the attributes that are left out.
     """
 
-    def __init__(self, objects: Sequence[Any]) -> None:
-        self.containers: list[Iterable[Any]] = []  # their values are the current ones
-        self.recorded: list[tuple[Any, ...]] = []
+    def __init__(self, objects: Sequence[Any], excluded: str = "result_attributes") -> None:
+        self.parts: list[tuple[Callable[[Any], Any], Any]] = []  # functions of containers, and the containers
+        self.recorded: list[Any] = []  # what the functions returned
         self.custom_class = ""
         rest, visited = list(objects), set()
         while rest:
@@ -117,39 +118,38 @@ class AttributeSnapshot:
                 if getattr(type(x.__self__), x.__name__, None) is not x.__func__:  # not a method of the object's class
                     rest.append(x.__func__)
                 continue
-            values: Iterable[Any]
-            if isinstance(x, dict):
-                values = x.values()
-            elif isinstance(x, list | tuple | set | frozenset):
-                values = x
-            else:
+            values: Any = x.values() if isinstance(x, dict) else x
+            if not isinstance(x, dict | list | tuple | set | frozenset):
                 if not can_replay(x):
                     self.custom_class = (x if isinstance(x, FunctionType) else type(x)).__qualname__
                 if isinstance(x, FunctionType) or not hasattr(x, "__dict__"):
                     continue
-                names = getattr(x, "result_attributes", ())
-                values = ValuesExcept(vars(x), names) if names else vars(x).values()
+                values = vars(x).values()
+                if names := getattr(x, excluded, ()):
+                    rest += self._record_attributes(vars(x), [name for name in vars(x) if name not in names])
+                    continue
             rest += values
             if not isinstance(x, tuple | frozenset):  # those are immutable
-                self.containers.append(values)
-                self.recorded.append(tuple(values))
+                self._record(tuple, values)
+
+    def _record(self, read: Callable[[Any], Any], container: Any) -> None:
+        """Compare what a function returns of a container."""
+        self.parts.append((read, container))
+        self.recorded.append(read(container))
+
+    def _record_attributes(self, attributes: dict[str, Any], names: Sequence[str]) -> list[Any]:
+        """Compare some attributes, and their number, as a new one may hide one of the class; return their values."""
+        self._record(len, attributes)
+        if names:
+            self._record(itemgetter(*names), attributes)
+        return [attributes[name] for name in names]
 
     def is_unchanged(self) -> bool:
         """Return whether no attribute has changed since the snapshot."""
         try:
-            return [*map(tuple, self.containers)] == self.recorded
+            return [read(container) for read, container in self.parts] == self.recorded
         except Exception:  # == of two arrays has no truth value; another class may raise any error. Then they differ
             return False
-
-
-class ValuesExcept:
-    """The current values of a dict, except those of some names."""
-
-    def __init__(self, x: dict[str, Any], names: Sequence[str]) -> None:
-        self.dict, self.names = x, names
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([value for name, value in self.dict.items() if name not in self.names])
 
 
 def same_objects(x: Collection[Any], y: Collection[Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -106,6 +106,19 @@ def draw_minibatch_mask(be: BackendBase, mask: Tensor, keep: float, shape: Seque
     whole = be.empty(tuple(sizes), dtype=mask.info.dtype)
     be.make_binary_mask(whole, keep)
     part[:] = whole[tuple(index)]
+
+
+def draw_samples(be: BackendBase, draw: Callable[[int], Any], n: int, axis: int = -1) -> Any:
+    """Return random numbers of n samples, along an axis of an op-tree, the same on any number of processes.
+
+    ``draw(n)`` returns those of n samples; a process draws those of all processes, and takes its own.
+    """
+    if (shard := be.minibatch_shard) is None:
+        return draw(n)
+    drawn = draw(shard.total)
+    index = [(0, size, 1) for size in drawn.shape]
+    index[axis] = shard.start, n, 1
+    return be.build("slice", drawn, index=tuple(index))
 
 
 class ShardMethods(BackendBase):

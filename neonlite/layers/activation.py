@@ -7,15 +7,16 @@ from collections.abc import Callable
 from typing import Any, Self, TypeAlias, TypeVar
 
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.attributes import is_builtin
-from neonlite.backend.batch_size import draw_minibatch_mask
+from neonlite.backend.attributes import has_builtin_method, is_builtin
+from neonlite.backend.batch_size import draw_minibatch_mask, draw_samples
 from neonlite.backend.validation import check_number, from_name, function, instance, integer
-from neonlite.layers.buffers import iobuf_shape, num_features, num_steps, plain
+from neonlite.layers.buffers import Operands, Trees, iobuf_shape, num_features, num_steps, plain
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.transforms import Softmax, Transform
 from neonlite.transforms.activation import ACTIVATIONS
+from neonlite.tree_structure import note_activation
 from neonlite.typing import LayerShape
 
 
@@ -60,9 +61,20 @@ class Activation(Layer):
         """Whether the transform is a built-in one of single elements."""
         return is_builtin(type(self.transform)) and not isinstance(self.transform, Softmax)
 
+    @property
+    def is_expression(self) -> bool:
+        """Whether the outputs are an op-tree of the inputs; not if f is of the user and has a derivative of its own."""
+        f = type(self.transform)
+        return super().is_expression and has_builtin_method(f, "bprop") and has_builtin_method(f, "backward")
+
     def formula(self, x: Tensor) -> Operand:
         """Return ``f(x)``."""
         return self.transform(x)
+
+    def build_tree(self, x: Operands, training: bool) -> Trees:
+        """Return ``f(x)``; note x, by which a cost that is paired with f differentiates (``shortcut``)."""
+        note_activation(self, x)
+        return super().build_tree(x, training)
 
     def formula_constants(self) -> tuple[object, ...] | None:
         if is_builtin(type(self.transform)) and type(self).formula is Activation.formula:
@@ -142,7 +154,10 @@ class Dropout(Layer):
 
     def training_formula(self, x: Operand) -> Operand:
         """Return ``x mask``, scaled, with a mask that the op-tree draws."""
-        keeps = self.be.rand(x.shape) < self.keep
+        T = num_steps(self.out_shape)
+        sizes = x.shape[:-1] if T == 1 else (x.shape[0], T)
+        drawn = draw_samples(self.be, lambda n: self.be.rand((*sizes, n)), x.shape[-1] // T)
+        keeps = self.be.reshape(drawn, x.shape) < self.keep
         return x * keeps if self.train_scale == 1 else x * keeps * self.train_scale
 
     def inference_formula(self, x: Tensor) -> Operand:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.batch_size import draw_minibatch_mask
+from neonlite.backend.batch_size import draw_minibatch_mask, draw_samples
 from neonlite.backend.validation import check_numbers, checks_arguments, instance, integer
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers.activation import ActivationLike, Dropout, keep_probability
@@ -275,7 +275,13 @@ class MultiHeadAttention(ParameterLayer):
 
     def training_formula(self, x: Operand) -> Operand:
         """Return the outputs, with a dropout mask that the op-tree draws."""
-        return self.build_output(x, lambda weights: self.be.rand(weights.shape) < self.keep)
+        be, H, T = self.be, self.heads, self.steps
+
+        def draw_mask(weights: Operand) -> Operand:
+            drawn: Operand = draw_samples(be, lambda n: be.rand((H, n, T, T)), weights.shape[1], axis=1)
+            return drawn < self.keep
+
+        return self.build_output(x, draw_mask)
 
     def inference_formula(self, x: Tensor) -> Operand:
         """Return the outputs without dropout."""

@@ -157,10 +157,8 @@ class LayerContainer(Layer):
     @property
     def is_expression(self) -> bool:
         """Whether the outputs are an op-tree of the inputs: those of all layers are, and of the container itself."""
-        classes = type(self).__mro__
-        tree, fprop = (next(c for c in classes if name in vars(c)) for name in ("build_tree", "fprop"))
-        is_own = tree is not Layer and classes.index(tree) <= classes.index(fprop)
-        return is_own and all(layer.is_expression for layer in self.layers)
+        has_tree = type(self).build_tree is not Layer.build_tree and self._passes_follow("build_tree")
+        return has_tree and all(layer.is_expression for layer in self.layers)
 
     def leaves(self) -> list[Layer]:
         """Return all layers that are not containers, in order."""

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.attributes import is_builtin
-from neonlite.backend.planning.assignment import Assignment, CachedAssignment
 from neonlite.backend.validation import check_number, check_numbers, from_name, one_of, sequence, warn, with_attributes
 from neonlite.layers.buffers import BufferOwner, Tensors, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer
@@ -55,7 +54,6 @@ class GeneralizedCost(BufferOwner):
         self.cost: NativeArray = None
         self.network: Layer | Any = None
         self.shortcut = False
-        self.cost_assignment, self.error_assignment = CachedAssignment(), CachedAssignment()
 
     def initialize(self, in_obj: Layer) -> None:
         """Set the network and allocate the buffers.
@@ -169,19 +167,53 @@ class GeneralizedCost(BufferOwner):
                 ) from None
             raise type(error)(f"{self.name}, at {self.last_layer.name} {self.network.out_shape}: {error}") from None
 
-    def _assign(
-        self, cached: CachedAssignment, make: Callable[[Operand], Assignment], f: Callable[..., Any], *args: Any
-    ) -> None:
-        """Run ``make(f(*args))``; compiled at the second call with the same arguments and a built-in cost."""
+    # --- the cost as an expression ---
 
-        def make_assignment() -> Assignment:
-            return make(self.call_with_context(f, *args))
+    def pair_outputs(self, inputs: Any, targets: Any) -> list[tuple[GeneralizedCost, float, Any, Any]]:
+        """Return (cost, weight, outputs, targets) for each output: here of the only one.
 
-        if is_builtin(type(self.costfunc)):
-            operands = self.deltas, self.costfunc, self.shortcut, *args, *vars(self.costfunc).values()
-            cached(self.be, operands, make_assignment)
-        else:  # a custom cost may depend on other state
-            self.be.assign(*make_assignment())
+        Parameters
+        ----------
+        inputs, targets
+            As for ``get_cost``.
+        """
+        return [(self, 1.0, inputs, targets)]
+
+    def costs(self, y: Operand, t: Any) -> Operand:
+        """Return the cost of each column as an op-tree, (1, N).
+
+        Parameters
+        ----------
+        y : Tensor or OpTreeNode
+            The outputs of the network, (F, N).
+        t
+            The targets, as for ``get_cost``.
+        """
+        return self.call_with_context(self.costfunc, y, t)
+
+    def errors(self, y: Operand, t: Any, shortcut: bool) -> Operand:
+        """Return the gradient of the summed cost as an op-tree: with respect to y, or to the last activation's inputs.
+
+        Parameters
+        ----------
+        y, t
+            As for ``costs``.
+        shortcut : bool
+            Whether it is that with respect to the inputs of the activation that the cost function is paired with.
+        """
+        return self.call_with_context(self.costfunc.bprop if shortcut else self.costfunc.backward, y, t)
+
+    def takes_shortcut(self, t: Any) -> bool:
+        """Return whether the cost computes the error of the last activation's inputs.
+
+        Parameters
+        ----------
+        t
+            The targets.
+        """
+        return self.shortcut
+
+    # --- as tensors ---
 
     def get_cost(self, inputs: Tensor, targets: Tensor) -> NativeArray:
         """Compute the mean cost of a column.
@@ -199,16 +231,7 @@ class GeneralizedCost(BufferOwner):
             (1, 1), on the host; also stored as ``cost``.
         """
         self.check_initialized()
-        self._assign(self.cost_assignment, self._costs_and_mean, self.costfunc, inputs, targets)
-        return self.read_mean()
-
-    def read_mean(self) -> NativeArray:
-        """Return the mean cost that was computed last, (1, 1), on the host; also stored as ``cost``."""
-        self.cost = self.mean.get()
-        return self.cost
-
-    def _costs_and_mean(self, costs: Operand) -> Assignment:
-        return [self.outputs, self.mean], [costs, self.be.mean(costs, axis=1)]
+        return self.compute_mean(self.costs(inputs, targets))
 
     def compute_mean(self, costs: Operand) -> NativeArray:
         """Store the costs of all columns in ``outputs``; return their mean, on the host, also stored as ``cost``.
@@ -218,8 +241,9 @@ class GeneralizedCost(BufferOwner):
         costs : Tensor or OpTreeNode
             The costs, (1, N).
         """
-        self.be.assign(*self._costs_and_mean(costs))
-        return self.read_mean()
+        self.be.assign([self.outputs, self.mean], [costs, self.be.mean(costs, axis=1)])
+        self.cost = self.mean.get()
+        return self.cost
 
     def get_errors(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Compute the gradient of the summed cost over the minibatch, the argument of the network's ``bprop``.
@@ -237,9 +261,9 @@ class GeneralizedCost(BufferOwner):
             Of the shape of the inputs.
         """
         self.check_initialized()
-        self.set_shortcut(self.shortcut)  # another cost may have changed it
-        derivative = self.costfunc.bprop if self.shortcut else self.costfunc.backward
-        self._assign(self.error_assignment, lambda error: ([self.deltas], [error]), derivative, inputs, targets)
+        shortcut = self.takes_shortcut(targets)
+        self.set_shortcut(shortcut)  # another cost may have changed it
+        self.deltas[:] = self.errors(inputs, targets, shortcut)
         return self.deltas
 
     def make_zero_targets(self) -> Tensor | tuple[Tensor, Tensor]:
@@ -269,7 +293,7 @@ class GeneralizedCostMask(GeneralizedCost):
         super().__init__(costfunc, name)
         self.weights = check_number(f"{self.name}: weights", weights)
 
-    def split_mask(self, targets: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def split_mask(self, targets: Sequence[Operand]) -> tuple[Operand, Operand]:
         """Return targets and mask; raise TypeError if they are not a pair, ValueError if their shapes do not match.
 
         Parameters
@@ -286,12 +310,8 @@ class GeneralizedCostMask(GeneralizedCost):
             )
         return targets[0], targets[1]
 
-    def allocate(self) -> None:
-        super().allocate()
-        self.zeros = self.be.zeros((self.deltas.shape[0], 1))
-
     def apply_masked(
-        self, f: Callable[[Operand, Operand], Operand], inputs: Tensor, t: Tensor, mask: Tensor
+        self, f: Callable[[Operand, Operand], Operand], inputs: Operand, t: Operand, mask: Operand
     ) -> Operand:
         """Return f of the masked inputs and targets, times the weight.
 
@@ -299,38 +319,32 @@ class GeneralizedCostMask(GeneralizedCost):
         ----------
         f : callable
             The cost function or its derivative.
-        inputs, t, mask : Tensor
+        inputs, t, mask : Tensor or OpTreeNode
             The outputs of the network, the targets and the mask.
         """
         if mask.shape[0] == 1:
             return self.be.where(mask, self.weights * mask * self.call_with_context(f, inputs, t), 0)
         return self.weights * self.call_with_context(lambda: f(inputs * mask, t * mask))
 
-    def get_cost(  # type: ignore[override]  # targets and a mask
-        self, inputs: Tensor, targets: Sequence[Tensor]
-    ) -> NativeArray:
-        """Compute the mean masked cost of a column."""
-        self.check_initialized()
-        t, mask = self.split_mask(targets)
-        cost = self.apply_masked(self.costfunc, inputs, t, mask)
-        if mask.shape[0] > 1:
-            cost_of_zeros = self.call_with_context(self.costfunc, self.zeros, self.zeros)
-            cost = cost - self.weights * (1 - self.be.mean(mask, axis=0)) * cost_of_zeros
-        return self.compute_mean(cost)
+    def costs(self, y: Operand, t: Any) -> Operand:
+        """Return the masked cost of each column."""
+        t, mask = self.split_mask(t)
+        cost = self.apply_masked(self.costfunc, y, t, mask)
+        if mask.shape[0] == 1:
+            return cost
+        zeros = self.be.zeros((y.shape[0], 1))
+        cost_of_zeros = self.call_with_context(self.costfunc, zeros, zeros)
+        return cost - self.weights * (1 - self.be.mean(mask, axis=0)) * cost_of_zeros
 
-    def get_errors(  # type: ignore[override]  # targets and a mask
-        self, inputs: Tensor, targets: Sequence[Tensor]
-    ) -> Tensor:
-        """Compute the gradient of the summed masked cost; it is 0 where the mask is 0."""
-        self.check_initialized()
-        t, mask = self.split_mask(targets)
-        # with a mask per element, the shortcut is valid only for elementwise activations
-        shortcut = self.shortcut and (mask.shape[0] == 1 or self.is_elementwise)
-        self.set_shortcut(shortcut)
-        derivative = self.costfunc.bprop if shortcut else self.costfunc.backward
-        error = self.apply_masked(derivative, inputs, t, mask)
-        self.deltas[:] = error if mask.shape[0] == 1 else mask * error
-        return self.deltas
+    def errors(self, y: Operand, t: Any, shortcut: bool) -> Operand:
+        """Return the gradient of the summed masked cost; it is 0 where the mask is 0."""
+        t, mask = self.split_mask(t)
+        error = self.apply_masked(self.costfunc.bprop if shortcut else self.costfunc.backward, y, t, mask)
+        return error if mask.shape[0] == 1 else mask * error
+
+    def takes_shortcut(self, t: Any) -> bool:
+        """Return whether the last activation is the paired one; with a mask per element, only an elementwise one."""
+        return self.shortcut and (self.split_mask(t)[1].shape[0] == 1 or self.is_elementwise)
 
     @property
     def is_elementwise(self) -> bool:

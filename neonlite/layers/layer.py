@@ -37,7 +37,7 @@ from neonlite.layers.weights import MAX_MINIBATCHES, InferenceCopies, WeightOwne
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
-from neonlite.tree_structure import RandomSource, is_composite, is_same_expression, untraced
+from neonlite.tree_structure import RandomSource, is_composite, is_same_expression, untraced, use_in_trace
 from neonlite.typing import HasShape, LayerShape, LayerShapes
 
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
@@ -573,11 +573,18 @@ class Layer(WeightOwner, DeltaOwner):
 
     @property
     def is_expression(self) -> bool:
-        """Whether the outputs are an op-tree of the inputs: the class has a formula, and no later class an fprop."""
+        """Whether the outputs are an op-tree of the inputs, with its derivatives: those of the class's formula.
+
+        They are not if a later class has an fprop or a bprop, or the object itself.
+        """
+        return type(self).formula is not Layer.formula and self.has_formula and self._passes_follow("formula")
+
+    def _passes_follow(self, name: str) -> bool:
+        """Return whether no fprop or bprop of the user replaces what a method of the class defines."""
         classes = type(self).__mro__
-        formula, fprop = (next(c for c in classes if name in vars(c)) for name in ("formula", "fprop"))
-        is_own = is_builtin(fprop) or classes.index(formula) <= classes.index(fprop)
-        return type(self).formula is not Layer.formula and self.has_formula and is_own
+        method, *passes = (next(c for c in classes if x in vars(c)) for x in (name, "fprop", "bprop"))
+        is_replaced = "fprop" in vars(self) or "bprop" in vars(self)
+        return not is_replaced and all(is_builtin(c) or classes.index(method) <= classes.index(c) for c in passes)
 
     def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the outputs as an op-tree of inputs of the layer's shape. Images may have five axes, (C, D, H, W, N).
@@ -652,6 +659,7 @@ class Layer(WeightOwner, DeltaOwner):
         inputs = [as_columns(self.name, y, size) for y, size in zip(operands, shapes, strict=True)]
         given: Any = inputs if shape is shapes else inputs[0]
         if self.is_expression:
+            use_in_trace(self)
             trees = self.build_tree(given, training)
             return [flat(tree) for tree in trees] if isinstance(trees, list | tuple) else flat(trees)
         if training:

@@ -143,6 +143,11 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         self.nfm = self.in_shape if isinstance(self.in_shape, int) else self.in_shape[0]
         return self
 
+    @property
+    def is_expression(self) -> bool:
+        """Whether the outputs are an op-tree of the inputs; not if several processes compute the statistics."""
+        return super().is_expression and not (self.sync and self.be.shard is not None)
+
     # --- buffers ---
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:

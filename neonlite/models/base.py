@@ -79,7 +79,7 @@ class ModelBase(NervanaObject):
         self.callbacks = CallbackBase()  # the callbacks of the last fit
         self.interrupted_callbacks: Any = None  # their states if it was interrupted
         self.data_parallel: Any = None  # during a fit in several processes
-        self.recorded_steps: Any = None  # during a fit of a network whose steps can be recorded
+        self.program: Any = None  # during a fit: the compiled function of a minibatch, if the network is an expression
         self.target_encoder: TargetEncoder | None = None
         self.loaded_state: Any = None  # of the checkpoint from which the next fit resumes
         self.layers: LayerContainer = layers if isinstance(layers, LayerContainer) else Sequential(layers)

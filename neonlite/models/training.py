@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from neonlite.layers.buffers import num_features
 from neonlite.messages import describe, wording
 from neonlite.models.base import ModelBase
 from neonlite.models.data_parallel import DataParallel
-from neonlite.models.recorded_steps import RecordedSteps, can_record
+from neonlite.models.gradients import GradientProgram
 from neonlite.models.training_data import check_scale
 from neonlite.optimizers import LossScaling, Optimizer, get_param_list
 from neonlite.optimizers.optimizer import last_writer
@@ -35,7 +36,7 @@ def train_epochs(
     model: TrainingMethods, dataset: Any, callbacks: CallbackBase, num_epochs: int, interrupt: DeferredInterrupt
 ) -> bool:
     """Train the remaining epochs; return False if a callback ended training within one."""
-    model.recorded_steps = RecordedSteps(model) if can_record(model) else None
+    model.program = GradientProgram(model)
     while model.epoch_index < num_epochs and not model.is_finished:
         model.nbatches = dataset.nbatches  # may differ between epochs
         callbacks.on_epoch_begin(model.epoch_index)
@@ -108,7 +109,7 @@ class TrainingMethods(ModelBase):
         float
             The cost of the minibatch.
         """
-        cost = self._compute_all_gradients(x, t)  # by compute_gradients, or by repeating what it did
+        cost = self._compute_all_gradients(x, t)
         self.optimizer.optimize(self.layers_to_optimize, epoch)
         return cost
 
@@ -153,23 +154,29 @@ class TrainingMethods(ModelBase):
     # --- how it is made fast, and the rest ---
 
     def _compute_all_gradients(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> float:
-        """Compute the gradients, repeating those of an earlier step if possible; with several processes, add them.
+        """Compute the gradients, in fit by one program if possible; with several processes, add them.
 
         Returns the cost, that of all processes.
         """
         parallel = self.data_parallel
         if parallel is not None and parallel.has_no_columns:
             parallel.zero_gradients()
-            cost = 0.0
-        else:
-            if self.recorded_steps is not None:
-                y, computed = self.recorded_steps.compute_gradients(x, t)
-            else:
-                uses, block = (self.layers, self.cost, x, t), (Block.minibatch, self.loss_scaling)
-                y, computed = self.be.replay(block, lambda: self.compute_gradients(x, t), uses, self.cuda_graphs)
-            cost = self.compute_cost(y, t) if computed is None else computed  # waits for the GPU, raises its errors
-            check_step_cost(self, cost, x, t)
+            return parallel.reduce(0.0)
+        uses, block = (self.layers, self.cost, x, t), (Block.minibatch, self.loss_scaling)
+        y, mean = self.be.replay(block, partial(self._run_program, x, t), uses, self.cuda_graphs)
+        # reads the cost, so waits for the GPU and raises its errors
+        cost = self.compute_cost(y, t) if mean is None else float(mean.item())
+        check_step_cost(self, cost, x, t)
         return cost if parallel is None else parallel.reduce(cost)
+
+    def _run_program(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> tuple[Any, Any]:
+        """Compute the gradients by the program, else by the layers; return the outputs and the cost, or None."""
+        if self.program is not None:
+            parallel = self.data_parallel
+            cost = self.program(x, t, None if parallel is None else parallel.minibatch_shard)
+            if cost is not None:
+                return None, cost
+        return self.compute_gradients(x, t)
 
     def scale_errors(self, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
         """Return the errors of the outputs, multiplied by the scale of a ``LossScaling`` optimizer.
@@ -283,7 +290,7 @@ def ends_training(model: TrainingMethods) -> Iterator[None]:
     try:
         yield
     finally:
-        model.recorded_steps = None
+        model.program = None
         parallel, model.data_parallel = model.data_parallel, None
         if parallel is not None:
             parallel.close()

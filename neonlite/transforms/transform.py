@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import NervanaObject, Tensor
+from neonlite.backend.batch_size import draw_samples
 from neonlite.backend.validation import check_number
 from neonlite.messages import describe
 from neonlite.name_hints import COST, METRIC, TRANSFORM, add_hints
@@ -507,7 +508,7 @@ class ColorNoise(NervanaObject):
         if self.noise_level:
             if self.components is None or self.components.backend is not be:
                 self.components = be.array(self.scaled_components, name=f"{self.name}.components")
-            normal = self.draw_columns(lambda n: be.randn(self.components.shape[1], n), N)
+            normal = draw_samples(be, lambda n: be.randn(self.components.shape[1], n), N)
             noise = be.dot(self.components, self.noise_level * normal)
             y = be.reshape(be.reshape(y, channels, -1, N) + be.reshape(noise, channels, 1, N), x.shape)
         return y
@@ -537,28 +538,8 @@ class ColorNoise(NervanaObject):
         op-tree
             (1, N).
         """
-        uniform = self.draw_columns(lambda n: self.be.rand(1, n), N)
+        uniform = draw_samples(self.be, lambda n: self.be.rand(1, n), N)
         return bound * (2 * uniform - 1)
-
-    def draw_columns(self, draw: Callable[[int], Operand], N: int) -> Operand:
-        """Return random numbers for each image, which are the same on any number of processes.
-
-        Parameters
-        ----------
-        draw : callable
-            A function of the number of images of all processes that returns their random numbers, one column each.
-        N : int
-            Number of images of this process.
-
-        Returns
-        -------
-        op-tree
-            The N columns of this process.
-        """
-        shard = self.be.minibatch_shard
-        if shard is None:
-            return draw(N)
-        return self.be.take(draw(shard.total), range(shard.start, shard.stop), axis=1)
 
 
 def scale_components(owner: NervanaObject, colorpca: Any, colorstd: Any) -> list[list[float]]:

@@ -1,0 +1,129 @@
+"""The gradients of a training step as one program: those of a network and a cost that are expressions.
+
+``Model.fit`` traces ``network_gradients`` once for each size of a minibatch, and again after an attribute of a layer or
+of the cost has changed. The program writes the gradients of the parameters, the running statistics and the recurrent
+states. The outputs and the errors of single layers have no memory of their own in it: ``layer.outputs`` and
+``layer.deltas`` are those of the last ``fprop`` and ``bprop``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, reduce
+from operator import add
+from typing import Any
+
+from neonlite.autodiff import Autodiff
+from neonlite.backend import Tensor
+from neonlite.backend.attributes import has_builtin_method
+from neonlite.backend.batch_size import Shard
+from neonlite.layers import GeneralizedCost, Multicost
+from neonlite.layers.layer import flat
+from neonlite.optree import Operand, OpTreeNode
+from neonlite.programs import Jit, jit
+from neonlite.tree_structure import activation_inputs, use_in_trace
+
+MODEL_METHODS = frozenset(("fprop", "bprop", "compute_gradients", "compute_cost", "scale_errors"))
+COST_METHODS = ("get_cost", "get_errors", "costs", "errors")
+
+
+class NotAnExpressionError(Exception):
+    """What a program is to be compiled from has methods of the user for the forward or backward pass."""
+
+
+class GradientProgram:
+    """The compiled function of the minibatches of a model, during ``fit``."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.compiled_from: Any = None  # the network, the cost and the loss scaling
+        self.function: Jit[..., Any] | None = None
+
+    def __call__(self, x: Any, t: Any, shard: Shard | None) -> Any:
+        """Compute the gradients, and return the cost, (1, 1); None if they are not an expression.
+
+        Parameters
+        ----------
+        x, t : Tensor or list of Tensor
+            The inputs and the targets.
+        shard : Shard or None
+            The columns of the minibatch that this process computes.
+        """
+        model = self.model
+        parts = model.layers, model.cost, model.loss_scaling, MODEL_METHODS.isdisjoint(vars(model))
+        if parts != self.compiled_from:
+            self.compiled_from, self.function = parts, jit(partial(network_gradients, model))
+        if self.function is not None:
+            try:
+                return self.function(x, t) if shard is None else self.function(x, t, shard)
+            except NotAnExpressionError:
+                self.function = None
+        return None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None  # a copy of a model that is in training is not
+
+
+def is_expression(model: Any) -> bool:
+    """Return whether the gradients of a training step are an expression: of the network, the cost and the model.
+
+    They are not if one of them, or its class, has methods of the user for the forward or backward pass, or if several
+    processes sum gradients during the backward pass.
+    """
+    parallel, network, cost = model.data_parallel, model.layers, model.cost
+    costs = cost.costs if type(cost) is Multicost else [cost]
+    return (
+        network.is_expression
+        and (parallel is None or parallel.reducer.thread is None)
+        and all(getattr(type(model), name).__module__.startswith("neonlite.models.") for name in MODEL_METHODS)
+        and MODEL_METHODS.isdisjoint(vars(model))
+        and all(isinstance(x, GeneralizedCost) and has_own_methods(x) for x in costs)
+    )
+
+
+def has_own_methods(cost: GeneralizedCost) -> bool:
+    """Return whether no method of the user computes a cost or its errors."""
+    return not any(name in vars(cost) or not has_builtin_method(type(cost), name) for name in COST_METHODS)
+
+
+def network_gradients(model: Any, x: Any, t: Any, shard: Shard | None = None) -> Operand:
+    """Return the mean cost of a minibatch as an op-tree, and assign the gradients of the parameters that are trained.
+
+    ``shard``: the columns of a minibatch that this process computes, on which random numbers depend.
+    """
+    if not is_expression(model):
+        raise NotAnExpressionError
+    be, network, cost, scaling = model.be, model.layers, model.cost, model.loss_scaling
+    use_in_trace(cost)
+    outputs = network(x, training=True)
+    means: list[Operand] = []
+    roots: list[tuple[Operand, Operand]] = []  # outputs, or the inputs of their activations, and their errors
+    for part, weight, y, target in cost.pair_outputs(outputs, t):
+        if target is None:
+            continue
+        means.append(weight * be.mean(part.costs(y, target), axis=1))
+        shortcut = part.takes_shortcut(target)
+        error = part.errors(y, target, shortcut)
+        error = error if weight == 1 else weight * error
+        error = error if scaling is None else scaling.scale_errors(error)
+        roots.append((flat(activation_inputs(part.last_layer)) if shortcut else y, error))
+    if not means:
+        raise ValueError(f"{cost.name}: expected targets for at least one output, got None for all.")
+    layers = [layer for layer in network.leaves() if layer.trains_parameters]
+    targets = [(w, dw, layer) for layer in layers for w, dw in zip(layer.parameters, layer.gradients, strict=True)]
+    if targets:
+        gradients = differentiate_outputs(be, roots, [w for w, *_ in targets])
+        values = [g + dw if layer.acc_on else g for g, (_, dw, layer) in zip(gradients, targets, strict=True)]
+        be.assign([dw for _, dw, _ in targets], values)
+    return reduce(add, means)
+
+
+def differentiate_outputs(
+    be: Any, roots: Sequence[tuple[Operand, Operand]], parameters: Sequence[Tensor]
+) -> list[Operand]:
+    """Return the gradients of parameters, given the errors of op-trees."""
+    tree, error = (
+        roots[0] if len(roots) == 1 else (reduce(add, [be.sum(y * be.stop_gradient(e)) for y, e in roots]), None)
+    )
+    tree = tree if isinstance(tree, OpTreeNode) else tree * 1
+    return Autodiff(tree, be, error, allow_unused=True).gradient_operands(parameters)
