@@ -44,6 +44,7 @@ class GeneralizedCost(BufferOwner):
     """
 
     result_attributes = ("cost",)  # attributes that hold results and do not affect the computation
+    unread_attributes = ("cost", "outputs", "deltas", "mean", "zeros", "network", "_buffers", "_views")
 
     def __init__(self, costfunc: Cost | str, name: str | None = None) -> None:
         super().__init__(name)
@@ -85,8 +86,7 @@ class GeneralizedCost(BufferOwner):
         # a Softmax over another axis than the features has no shortcut
         self.shortcut = pair is not None and isinstance(transform, pair) and getattr(transform, "axis", 0) == 0
         self.check_outputs()
-        self.allocate()
-        self.mean = self.be.empty((1, 1), self.be.mean(self.outputs).info.dtype)
+        self.outputs = self.deltas = None  # allocated when they are needed
         self.set_shortcut(self.shortcut)
 
     @property
@@ -121,7 +121,8 @@ class GeneralizedCost(BufferOwner):
         """Allocate the buffers for the current batch size and number of time steps."""
         shape = self.network.out_shape
         outputs, deltas = self.buffer("outputs", (1, num_steps(shape))), self.buffer("deltas", iobuf_shape(shape))
-        vars(self).update(outputs=outputs, deltas=deltas)
+        mean = self.be.empty((1, 1), self.be.mean(outputs).info.dtype)
+        vars(self).update(outputs=outputs, deltas=deltas, mean=mean)
 
     def set_shortcut(self, shortcut: bool) -> None:
         """Set whether the last layer receives the error of its inputs instead of its outputs.
@@ -135,13 +136,13 @@ class GeneralizedCost(BufferOwner):
             self.last_layer.shortcut = shortcut
 
     def check_initialized(self) -> None:
-        """Raise RuntimeError before ``initialize``; reallocate buffers after a change of the batch size."""
+        """Raise RuntimeError before ``initialize``; allocate buffers for the batch size, unless they have that size."""
         if self.network is None:
             raise RuntimeError(
                 f"{self.name}: expected an initialized cost, got one without buffers. Call initialize(network) first."
             )
         shape = self.network.out_shape
-        if self.deltas.shape != (num_features(shape), num_steps(shape) * self.be.bsz):
+        if self.deltas is None or self.deltas.shape != (num_features(shape), num_steps(shape) * self.be.bsz):
             self.allocate()
 
     def call_with_context(self, f: Callable[..., Operand], *args: object) -> Operand:
@@ -372,7 +373,7 @@ class Multicost(BufferOwner):
         Name, for error messages.
     """
 
-    result_attributes = ("cost",)  # attributes that hold results and do not affect the computation
+    result_attributes = unread_attributes = ("cost",)  # attributes that hold results and do not affect the computation
 
     def __init__(
         self, costs: Sequence[GeneralizedCost], weights: Sequence[float] | None = None, name: str | None = None

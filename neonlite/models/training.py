@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -163,9 +162,12 @@ class TrainingMethods(ModelBase):
             parallel.zero_gradients()
             return parallel.reduce(0.0)
         uses, block = (self.layers, self.cost, x, t), (Block.minibatch, self.loss_scaling)
-        y, mean = self.be.replay(block, partial(self._run_program, x, t), uses, self.cuda_graphs)
-        # reads the cost, so waits for the GPU and raises its errors
-        cost = self.compute_cost(y, t) if mean is None else float(mean.item())
+        y, computed = self.be.replay(block, lambda: self._run_program(x, t), uses, self.cuda_graphs)
+        if isinstance(computed, Tensor):  # of the program
+            self.cost.cost = computed.get()  # waits for the GPU, raises its errors
+            cost = float(self.cost.cost.item())
+        else:
+            cost = self.compute_cost(y, t) if computed is None else computed  # the same
         check_step_cost(self, cost, x, t)
         return cost if parallel is None else parallel.reduce(cost)
 
@@ -383,23 +385,11 @@ def restore_step_on_failure(model: TrainingMethods) -> None:
 
 @contextmanager
 def use_batch_size_of(model: ModelBase, x: Tensor | list[Tensor]) -> Iterator[int]:
-    """Use the batch size of a minibatch, which may be partial; yield it, and restore the previous one."""
-    previous, first = model.be.bsz, x[0] if isinstance(x, list | tuple) else x
+    """Use the batch size of a minibatch, which may be partial, in this thread; yield it."""
+    first = x[0] if isinstance(x, list | tuple) else x
     width = model.layers.num_samples(x) if first.shape[1] else 0
-    if not width or width == previous == model.layers.batch_size:
+    with model.be.batch_size(width) if width and width != model.be.bsz else nullcontext():
         yield width
-        return
-    with model.be.batch_size(width):  # of this thread only
-        try:
-            if width != model.layers.batch_size:  # a partial minibatch, or be.bsz has changed
-                model.set_batch_size(width)
-            yield width
-        finally:
-            if width != previous:
-                model.layers.batch_size = 0  # that of no buffers, if the reallocation fails
-                for layer in model.layers.leaves():
-                    layer.set_state({})  # those of this batch size
-                model.set_batch_size(previous)
 
 
 # --- checks before the first step ------------------------------------------------------------------------------------
