@@ -442,7 +442,7 @@ class Sequential(LayerContainer):
         return x
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
-        """Compute the outputs of all layers, and return those of the last one. Buffers are allocated if there are none."""
+        """Compute the outputs of all layers, and return those of the last one. Missing buffers are allocated."""
         self.reject_scaling(beta)
         if not self.batch_size and self.container is None:
             self.allocate_buffers()

@@ -180,7 +180,7 @@ class GeneralizedCost(BufferOwner):
         """
         return [(self, 1.0, inputs, targets)]
 
-    def costs(self, y: Operand, t: Any) -> Operand:
+    def build_costs(self, y: Operand, t: Any) -> Operand:
         """Return the cost of each column as an op-tree, (1, N).
 
         Parameters
@@ -192,13 +192,13 @@ class GeneralizedCost(BufferOwner):
         """
         return self.call_with_context(self.costfunc, y, t)
 
-    def errors(self, y: Operand, t: Any, shortcut: bool) -> Operand:
+    def build_errors(self, y: Operand, t: Any, shortcut: bool) -> Operand:
         """Return the gradient of the summed cost as an op-tree: with respect to y, or to the last activation's inputs.
 
         Parameters
         ----------
         y, t
-            As for ``costs``.
+            As for ``build_costs``.
         shortcut : bool
             Whether it is that with respect to the inputs of the activation that the cost function is paired with.
         """
@@ -232,7 +232,7 @@ class GeneralizedCost(BufferOwner):
             (1, 1), on the host; also stored as ``cost``.
         """
         self.check_initialized()
-        return self.compute_mean(self.costs(inputs, targets))
+        return self.compute_mean(self.build_costs(inputs, targets))
 
     def compute_mean(self, costs: Operand) -> NativeArray:
         """Store the costs of all columns in ``outputs``; return their mean, on the host, also stored as ``cost``.
@@ -264,7 +264,7 @@ class GeneralizedCost(BufferOwner):
         self.check_initialized()
         shortcut = self.takes_shortcut(targets)
         self.set_shortcut(shortcut)  # another cost may have changed it
-        self.deltas[:] = self.errors(inputs, targets, shortcut)
+        self.deltas[:] = self.build_errors(inputs, targets, shortcut)
         return self.deltas
 
     def make_zero_targets(self) -> Tensor | tuple[Tensor, Tensor]:
@@ -327,7 +327,7 @@ class GeneralizedCostMask(GeneralizedCost):
             return self.be.where(mask, self.weights * mask * self.call_with_context(f, inputs, t), 0)
         return self.weights * self.call_with_context(lambda: f(inputs * mask, t * mask))
 
-    def costs(self, y: Operand, t: Any) -> Operand:
+    def build_costs(self, y: Operand, t: Any) -> Operand:
         """Return the masked cost of each column."""
         t, mask = self.split_mask(t)
         cost = self.apply_masked(self.costfunc, y, t, mask)
@@ -337,7 +337,7 @@ class GeneralizedCostMask(GeneralizedCost):
         cost_of_zeros = self.call_with_context(self.costfunc, zeros, zeros)
         return cost - self.weights * (1 - self.be.mean(mask, axis=0)) * cost_of_zeros
 
-    def errors(self, y: Operand, t: Any, shortcut: bool) -> Operand:
+    def build_errors(self, y: Operand, t: Any, shortcut: bool) -> Operand:
         """Return the gradient of the summed masked cost; it is 0 where the mask is 0."""
         t, mask = self.split_mask(t)
         error = self.apply_masked(self.costfunc.bprop if shortcut else self.costfunc.backward, y, t, mask)

@@ -22,7 +22,7 @@ from neonlite.layers.buffers import num_features
 from neonlite.messages import describe, wording
 from neonlite.models.base import ModelBase
 from neonlite.models.data_parallel import DataParallel
-from neonlite.models.gradients import GradientProgram
+from neonlite.models.gradients import GradientProgram, record_costs
 from neonlite.models.training_data import check_scale
 from neonlite.optimizers import LossScaling, Optimizer, get_param_list
 from neonlite.optimizers.optimizer import last_writer
@@ -163,21 +163,23 @@ class TrainingMethods(ModelBase):
             return parallel.reduce(0.0)
         uses, block = (self.layers, self.cost, x, t), (Block.minibatch, self.loss_scaling)
         y, computed = self.be.replay(block, lambda: self._run_program(x, t), uses, self.cuda_graphs)
-        if isinstance(computed, Tensor):  # of the program
-            self.cost.cost = computed.get()  # waits for the GPU, raises its errors
-            cost = float(self.cost.cost.item())
+        if isinstance(computed, list):  # of the program
+            cost = record_costs(self.cost, computed)  # waits for the GPU, raises its errors
         else:
             cost = self.compute_cost(y, t) if computed is None else computed  # the same
         check_step_cost(self, cost, x, t)
         return cost if parallel is None else parallel.reduce(cost)
 
     def _run_program(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> tuple[Any, Any]:
-        """Compute the gradients by the program, else by the layers; return the outputs and the cost, or None."""
+        """Compute the gradients by the program, else by the layers; return the outputs, and the cost or None.
+
+        The program returns the mean of each cost.
+        """
         if self.program is not None:
             parallel = self.data_parallel
-            cost = self.program(x, t, None if parallel is None else parallel.minibatch_shard)
-            if cost is not None:
-                return None, cost
+            means = self.program(x, t, None if parallel is None else parallel.minibatch_shard)
+            if means is not None:
+                return None, means
         return self.compute_gradients(x, t)
 
     def scale_errors(self, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
@@ -490,6 +492,11 @@ def diagnosis(model: TrainingMethods, x: Any, t: Any) -> str:
         remedies += f", LossScaling(optimizer) or float32 instead of {model.be.default_dtype_name}"
     if weights := model.nonfinite_weights():
         return f"the previous step left NaN or infinity in {shortened_list(weights)}; possible remedies: {remedies}"
+    if model.program is not None and model.program.function is not None:  # single outputs had no memory of their own
+        states = [(layer, layer.get_state()) for layer in model.layers.leaves()]
+        model.fprop(x, inference=True)
+        for layer, state in states:
+            layer.set_state(state)
     layers = model.layers.leaves()
     for layer in layers:
         if nonfinite(tensors(layer.outputs)):
