@@ -115,7 +115,7 @@ class DataParallel:
         for tensor in self.running:
             communicator.broadcast(tensor)
         for layer in model.layers.leaves():  # of a checkpoint: the states of all processes
-            states = getattr(layer, "pending_state", {})
+            states = layer.get_state()
             if states and {x.shape[1] for x in states.values()} == {self.shard.total}:
                 columns = slice(self.shard.start, self.shard.stop)
                 layer.set_state({name: x[:, columns] for name, x in states.items()})

@@ -497,7 +497,7 @@ class TrainingState(NamedTuple):
         sizes = {layer.name: array.shape[1] for layer, state in recurrent for array in state.values()}
         lost = {name: n for name, n in sizes.items() if size not in (None, n)}
         for layer, state in recurrent:
-            restore_on_failure(layer, *layer.progress)
+            on_failure(layer.set_state, layer.get_state())
             layer.set_state({} if layer.name in lost else state)
         loaded = {"data_state": data, "optimizer": optimizer, "loaded_state": self._replace(arrays=of_callbacks)}
         restore_on_failure(model, *progress, *loaded)

@@ -193,7 +193,9 @@ def forward(be: Any, cell: Cell, operands: Sequence[Any], steps: int, reverse: b
 
 def final_cell_state(be: Any, y: Any, *operands: Any, steps: int, reverse: bool, **attrs: str) -> Any:
     """Return c after the last step of an LSTM, of the result y and the operands of ``lstm``."""
-    *_, (_, _, states, _) = unroll(be, CELLS["lstm"], operands, steps, reverse, functions_of(be, activation_names(attrs)))
+    *_, (_, _, states, _) = unroll(
+        be, CELLS["lstm"], operands, steps, reverse, functions_of(be, activation_names(attrs))
+    )
     return states[1]
 
 

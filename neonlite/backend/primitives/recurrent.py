@@ -1,7 +1,7 @@
 """The ops for recurrence over time in plans: by a fused primitive of the runtime, or by a compiled plan of one step.
 
-A forward step saves what its backward step reads, such as the gates, and the last state of an LSTM if a step of the plan
-reads them. Such a step computes the forward pass again if the plan has no forward step.
+A forward step saves what other steps of the plan read: its backward step the gates and more, and ``lstm_state`` the
+last c. Without a forward step in the plan, these compute the forward pass again.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ def find_recurrences(
         if v in sources:
             recurrence = found[sources[v]][1]
         else:
-            planned = PlannedStep(
-                primitives, plan, step, operands_of(step), f"recurrence {len(found)}", compile_plan
-            )
+            planned = PlannedStep(primitives, plan, step, operands_of(step), f"recurrence {len(found)}", compile_plan)
             recurrence = make_recurrence(planned, end == BACKWARD or (v, BACKWARD) in readers)
             recurrence.saves_state = (v, STATE) in readers
         run = recurrence.run_state if end else recurrence.run_forward
