@@ -126,6 +126,7 @@ def sequences(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
         rest = [z, take(p, 5, 6), *weights, *[h] * states]
         pairs = reduce(lambda pair, operand: be.build("pair", operand, pair), reversed(rest))
         trees += [z, be.build(f"{name}_backward", take(y, 4, 6), pairs, **z.attrs)]
+        trees += [be.build("lstm_state", z, pairs.right, **z.attrs)] * (name == "lstm")
     return trees
 
 
