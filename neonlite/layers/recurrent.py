@@ -92,6 +92,7 @@ class RecurrentBase(ParameterLayer):
         self.nsteps = 0  # the number of time steps; 0 before ``configure``
         self.saved_batch_size = 0  # of a state from set_state from which no fprop has started yet; 0 if there is none
         self.unrolls: list[Any] = []  # an Unroll for each direction
+        self.write_state: Any = None  # assigns the final states of the forward direction to the recurrent state
         self.init_state: Any = None  # the default of fprop's init_state: another layer's final states
         # {layer: its initial states as op-trees, and after it has been built its final ones}, while a network is built
         self.passed_states: dict[Layer, list[Operand]] | None = None
@@ -333,7 +334,7 @@ class RecurrentBase(ParameterLayer):
         common = {*self.input_layouts} & {*getattr(self.next_layer, "input_layouts", ())}
         self.layout = "columns" if "columns" in common and shared_outputs is None else "CHWN"
         self.outputs = with_layout(self.outputs, self.layout)
-        self.state_tensors(self.be.bsz)
+        self.write_state = self.be.compile(self.state_tensors(self.be.bsz), self.unrolls[0].final_states)
 
     @property
     def input_layouts(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -410,7 +411,7 @@ class RecurrentBase(ParameterLayer):
         for unroll in self.unrolls:
             unroll.set_initial_states([] if unroll.direction else initial)  # backward in time from zeros
             unroll.fprop(inputs)
-        self.be.assign(state, self.unrolls[0].final_states)
+        self.write_state()
         self.saved_batch_size = 0
         return self.outputs
 
