@@ -140,8 +140,8 @@ class BiBNRNN(RunningStatistics, BiRNN):
 
     def training_formula(self, x: Operand) -> Operand:
         """Return ``formula(x)`` from the recurrent state, and assign that and the running statistics."""
-        be, rho, x_flat = self.be, self.rho, self.be.reshape(x, (self.nin, -1))
-        z = be.concat([self.input_product(x_flat, k) for k in range(self.num_directions)], axis=0)
+        be, rho = self.be, self.rho
+        z = be.concat([self._input_product(x, k) for k in range(self.num_directions)], axis=0)
         new = be.mean(z, axis=1), be.var(z, axis=1)
         running = [self.gmean, self.gvar]
         be.assign(running, [rho * old + (1 - rho) * value for old, value in zip(running, new, strict=True)])
@@ -151,13 +151,13 @@ class BiBNRNN(RunningStatistics, BiRNN):
         """Return h of all steps, with inputs normalized by the running statistics."""
         return self.run_directions(x, self._normalize_by_running_statistics, training=False)
 
-    def input_product(self, x: Operand, direction: int) -> Operand:
+    def _input_product(self, x: Operand, k: int) -> Operand:
         """Return ``W_input x`` of one direction, (output_size, T N), given all inputs, (nin, T N)."""
-        return self.be.dot(self.split_weights(self.W, direction)[0], self.rows_of_direction(x, direction))
+        return self.be.dot(self.split_weights(self.W, k)[0], self.slice_direction(x, k))
 
     def _normalize_by_minibatch(self, x: Operand, k: int, initial: Sequence[Operand]) -> tuple[Operand, list[Operand]]:
         """Return h of all steps of a direction and the final states, by the statistics of the minibatch."""
-        z = self.be.normalize(self.input_product(x, k), axis=1, eps=self.eps)
+        z = self.be.normalize(self._input_product(x, k), axis=1, eps=self.eps)
         return self.scan(z + self.split_weights(self.W, k)[2], k, initial)
 
     def _normalize_by_running_statistics(
@@ -165,7 +165,7 @@ class BiBNRNN(RunningStatistics, BiRNN):
     ) -> tuple[Operand, list[Operand]]:
         """Return h of all steps of a direction and the final states, by the running statistics."""
         rows = slice(k * self.nout, (k + 1) * self.nout)
-        z = (self.input_product(x, k) - self.gmean[rows]) / self.be.sqrt(self.gvar[rows] + self.eps)
+        z = (self._input_product(x, k) - self.gmean[rows]) / self.be.sqrt(self.gvar[rows] + self.eps)
         return self.scan(z + self.split_weights(self.W, k)[2], k, initial)
 
     def allocate_parameters(self) -> None:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-import numpy as np
-
 from neonlite.backend import Tensor
 from neonlite.backend.attributes import is_builtin
 from neonlite.backend.validation import integer, warn
@@ -216,7 +214,7 @@ class RecurrentBase(ParameterLayer):
         """
         be, n, names = self.be, x.shape[1] // self.nsteps, [name_of_function(f) for f in self.functions]
         W_input, W_recur, b = self.split_weights(self.W, direction)
-        x = self.rows_of_direction(x, direction)
+        x = self.slice_direction(x, direction)
         passes_cells = self.passed_states is not None and len(self.state_names) > 1  # with gradients of c
         if not self.cell or "" in names or passes_cells:
             return self.scan(be.dot(W_input, x) + b, direction, initial)
@@ -228,11 +226,6 @@ class RecurrentBase(ParameterLayer):
         if self.cell == "lstm":
             final.append(build_variadic(be, "lstm_state", y, *operands, **y.attrs))
         return y, final
-
-    def rows_of_direction(self, x: Operand, direction: int) -> Operand:
-        """Return the inputs that a direction reads, given all, (nin, T N)."""
-        F = self.nin_per_direction
-        return take_block(x, (direction * F, F), (0, x.shape[1])) if self.split_inputs else x
 
     def run_directions(
         self,
@@ -484,12 +477,12 @@ class RecurrentBase(ParameterLayer):
         """The errors of the initial states, after ``bprop``."""
         return list(self.unrolls[0].state_errors.values())
 
-    def slice_direction(self, x: Tensor, direction: int) -> Tensor:
-        """Return the rows of inputs or deltas of one direction; images as (C H, W N), in the same memory.
+    def slice_direction(self, x: Any, direction: int) -> Any:
+        """Return the rows of inputs or deltas of one direction; images as (C H, W N). Those of a tensor are a view.
 
         Parameters
         ----------
-        x : Tensor
+        x : Tensor or OpTreeNode
             Inputs or deltas.
         direction : int
             0 forward in time, 1 backward in time.
@@ -497,7 +490,7 @@ class RecurrentBase(ParameterLayer):
         if x.shape[0] != self.nin:
             x = x.reshape(self.nin, -1)
         F = self.nin_per_direction
-        return x[direction * F : (direction + 1) * F] if self.split_inputs else x
+        return take_block(x, (direction * F, F), (0, x.shape[1])) if self.split_inputs else x
 
     def scan(self, z: Operand, direction: int, initial: Sequence[Operand] = ()) -> tuple[Operand, list[Operand]]:
         """Return h of all steps, (output_size, T N), and the states after the last step, as op-trees.
@@ -569,7 +562,7 @@ class RecurrentBase(ParameterLayer):
         if self.reset_cells or (STATE + self.state_names[0], n) not in self._buffers:
             return {}
         arrays = {name: t.get() for name, t in zip(self.state_names, self.state_tensors(n), strict=True)}
-        return arrays if any(np.any(array) for array in arrays.values()) else {}
+        return arrays if any(array.any() for array in arrays.values()) else {}
 
     def set_state(self, arrays: dict[str, NativeArray]) -> None:
         """Start the next minibatch from a recurrent state; from zeros if it is empty.

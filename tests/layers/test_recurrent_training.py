@@ -164,6 +164,8 @@ def test_any_batch_size_has_its_state(be64):
     one, two = (pair.step(be64.array(x), e)[0].get() for _ in range(2))
     assert be64.bsz == N
     assert layer.get_state() == {}
+    layer.reset()  # of all batch sizes
+    close(pair.step(be64.array(x), e)[0].get(), one)
     other = pair.other
     other.set_batch_size(2)
     close(one, other.fprop(be64.array(x)).get())
