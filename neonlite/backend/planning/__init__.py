@@ -142,7 +142,17 @@ class Plan(StepList):
         self.is_direct = [not self.targets_alias and can_write_directly(self, i) for i in range(len(self.outputs))]
         self.temporaries = find_temporaries(self)
         self.held_in_targets = assign_to_targets(self)
-        self.offsets, self.arena_bytes = assign_offsets(self)
+        self.offsets, self.arena_bytes = assign_offsets(self, {})
+
+    def shift_offsets(self, shifts: dict[int, int]) -> None:
+        """Assign the arena offsets again, with some of them beyond a multiple of the alignment.
+
+        Parameters
+        ----------
+        shifts : dict of int
+            {value: bytes}.
+        """
+        self.offsets, self.arena_bytes = assign_offsets(self, shifts)
 
     # --- cost ---
 
@@ -303,10 +313,10 @@ def assign_to_targets(plan: Plan) -> dict[int, int]:
     return held
 
 
-def assign_offsets(plan: Plan) -> tuple[dict[int, int], int]:
-    """Assign each temporary an arena offset; two overlap only if their lifetimes do not."""
+def assign_offsets(plan: Plan, shifts: dict[int, int]) -> tuple[dict[int, int], int]:
+    """Assign each temporary an arena offset, plus its shift; two overlap only if their lifetimes do not."""
     lifetimes = [
-        (align_bytes(plan.step_of(v).nbytes), plan.stage_of[v], last, v)
+        (align_bytes(plan.step_of(v).nbytes + shifts.get(v, 0)), plan.stage_of[v], last, v)
         for v, last in plan.temporaries.items()
         if v not in plan.held_in_targets
     ]
@@ -319,7 +329,7 @@ def assign_offsets(plan: Plan) -> tuple[dict[int, int], int]:
                 if at + nbytes <= low:
                     break
                 at = max(at, high)
-        offsets[v] = at
+        offsets[v] = at + shifts.get(v, 0)
         insort(used, (at, at + nbytes, first, last))
     return offsets, max((high for _, high, _, _ in used), default=plan.arena_start)
 

@@ -213,6 +213,10 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Copy images from CHWN to NHWC, or back with ``to_chwn``, where ``computes`` an op in NHWC."""
         raise NotImplementedError
 
+    def operand_shifts(self, plan: Any) -> dict[int, int]:
+        """Return the bytes by which values of a plan start after a multiple of the alignment: here none."""
+        return {}
+
     def can_normalize(self, shape: Any, eps: float) -> bool:
         """Return whether ``batch_norm_fprop`` and ``batch_norm_bprop`` support NHWC images of a shape."""
         return False

@@ -44,6 +44,8 @@ class BlockedExecutor(StageExecutor):
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)`` for a plan, and set ``plan.required_arena_bytes`` and ``primitives``."""
         lay_out_images(self.primitives, plan)
+        if shifts := self.primitives.operand_shifts(plan):
+            plan.shift_offsets(shifts)
         pair_pools(plan)
         plan.primitives = find_primitives(self.primitives, plan, self.compile)
         has_images = any(any(call.takes_images) for call in plan.primitives.values())
