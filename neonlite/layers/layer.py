@@ -32,8 +32,9 @@ from neonlite.layers.buffers import (
     shape_of_data,
     tensor_shape,
 )
+from neonlite.layers.inference import InferenceProgram, inference
 from neonlite.layers.summary import Summary, summarize
-from neonlite.layers.weights import MAX_MINIBATCHES, InferenceCopies, WeightOwner, accumulates
+from neonlite.layers.weights import WeightOwner, accumulates
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
@@ -136,7 +137,7 @@ class Layer(WeightOwner, DeltaOwner):
         self.container: Layer | Any = None  # that has allocated this layer
         self.batch_size = 0  # of the buffers; 0: they are not allocated
         self._trainable = True
-        self.inference_copies = InferenceCopies()  # of ``layer(x)`` and ``Model.predict``
+        self.inference_program = InferenceProgram()
         self.can_backprop = False  # whether the last fprop was a training pass
         self.tree: OpTreeNode | None = None  # formula(inputs), if the layer is computed from its formula
         self.clear_trees()
@@ -677,14 +678,9 @@ class Layer(WeightOwner, DeltaOwner):
     def _evaluate(self, x: Tensors) -> LayerOutputs:
         """Return the outputs at inference, by ``fprop`` of a copy with its own buffers."""
         x = [as_tensor(y) for y in x] if isinstance(x, list | tuple) else as_tensor(x)
-        n = self.num_samples(x)
-        with self.be.lock, self.be.batch_size(n):
-            copy = self.inference_copies.of(self, n, MAX_MINIBATCHES * n)
-            leaves = copy.leaves()
-            for leaf in leaves:
-                leaf.set_state({})
-            inputs: Any = x if leaves[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
-            outputs: Tensors = copy_tensors(copy.fprop(inputs, inference=True))
+        inputs: Any = x if self.leaves()[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
+        with self.be.lock, self.be.batch_size(self.num_samples(x)), inference(self) as run:
+            outputs: Tensors = copy_tensors(run(inputs))
             return outputs
 
     # --- backward pass ---
