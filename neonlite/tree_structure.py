@@ -128,7 +128,7 @@ class Above(int):
 
 
 class RandomSource:
-    """The operand of a ``rand`` or ``randn`` node. Each node has its own, so two nodes are independent samples."""
+    """The operand of a random node, such as ``rand``. Each node has its own, so two nodes are independent samples."""
 
     __slots__ = ("be",)
 
@@ -145,6 +145,10 @@ class RandomSource:
     def normal(self, shape: Shape) -> NativeArray:
         """Draw standard normal numbers."""
         return self.be.streams.normal("noise", shape, self.be.default_dtype_name)
+
+    def mask(self, shape: Shape, keep: float) -> NativeArray:
+        """Draw ones with the probability ``keep``, and zeros."""
+        return self.be.streams.new_mask("masks", shape, keep, self.be.default_dtype_name)
 
 
 PostfixItem: TypeAlias = "OperandLike | dict[str, Any]"  # an operand, or the op dict of a node

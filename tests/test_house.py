@@ -61,6 +61,7 @@ LEVELS = {
     "neonlite.contraction": 3,
     "neonlite.explorer": 3,
     "neonlite.gradcheck": 3,
+    "neonlite.programs": 3,
     "neonlite.layers": 4,
     "neonlite.transforms": 4,
     "neonlite.optimizers": 4,

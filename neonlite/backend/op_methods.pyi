@@ -1463,6 +1463,18 @@ class OpMethods(BackendBase):
         """Return random numbers from the standard normal distribution, new ones at each evaluation."""
 
     @overload
+    def random_mask(self, *shape: ShapeLike, keep: float = 0.5, out: None = None) -> OpTreeNode:
+        """Return ones with a probability, and zeros, new ones at each evaluation, as for dropout."""
+
+    @overload
+    def random_mask(self, *shape: ShapeLike, keep: float = 0.5, out: Tensor) -> Tensor:
+        """Return ones with a probability, and zeros, new ones at each evaluation, as for dropout."""
+
+    @overload
+    def random_mask(self, *shape: ShapeLike, keep: float, out: Tensor) -> Tensor:
+        """Return ones with a probability, and zeros, new ones at each evaluation, as for dropout."""
+
+    @overload
     def reciprocal(self, a: OperandLike, out: None = None) -> OpTreeNode:
         """Return ``1 / a``."""
 

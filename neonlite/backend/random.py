@@ -316,6 +316,25 @@ class RandomStreams:
 
         return self._fill(purpose, out, 8, lambda words: _as_words32(words) < threshold, draw)
 
+    def new_mask(self, purpose: str, shape: Shape, keep: float, dtype: str) -> NDArray[Any]:
+        """Return a new array filled by ``mask``, in float64 or float32.
+
+        Parameters
+        ----------
+        purpose, keep
+            As for ``mask``.
+        shape : int or tuple of int
+            The shape.
+        dtype : str
+            "float64"; float32 for any other.
+
+        Returns
+        -------
+        numpy.ndarray
+            The array.
+        """
+        return self.mask(purpose, np.empty(shape, np.float64 if dtype == "float64" else np.float32), keep)
+
     def integers(self, purpose: str, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
         """Draw integers from low to high - 1, identical on every machine.
 

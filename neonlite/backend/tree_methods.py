@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.base import BackendBase
+from neonlite.backend.random import mask_threshold
 from neonlite.backend.tree_operands import (
     as_indices,
     as_operand,
@@ -366,6 +367,27 @@ class TreeMethods(BackendBase):
         """
         return _random_node(self, "randn", shape, out)
 
+    @checks_names
+    def random_mask(self, *shape: ShapeLike, keep: float = 0.5, out: Tensor | None = None) -> OpTreeNode | Tensor:
+        """Return ones with a probability, and zeros, new ones at each evaluation, as for dropout.
+
+        Parameters
+        ----------
+        *shape : int, or one tuple of int
+            The shape; that of ``out`` by default.
+        keep : float, default 0.5
+            The probability of a one, from 0 to 1.
+        out : Tensor, optional
+            Evaluate into this tensor now, instead of returning an op-tree.
+
+        Returns
+        -------
+        OpTreeNode or Tensor
+            An op-tree of this shape; or ``out``.
+        """
+        mask_threshold(keep)  # raises an error
+        return _random_node(self, "random_mask", shape, out, ("keep", float(keep)))
+
     def einsum(self, subscripts: str, *operands: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
         """Return an Einstein summation as an op-tree of pairwise contractions.
 
@@ -647,11 +669,13 @@ class TreeMethods(BackendBase):
         return build_node(self, OPS["sub"], 2 * (a >= 0), 1, out)
 
 
-def _random_node(be: BackendBase, op: str, shape: tuple[ShapeLike, ...], out: Tensor | None) -> OpTreeNode | Tensor:
+def _random_node(
+    be: BackendBase, op: str, shape: tuple[ShapeLike, ...], out: Tensor | None, *attrs: tuple[str, Any]
+) -> OpTreeNode | Tensor:
     if not shape and out is not None:
         shape = out.shape
     to = be.shape_of(shape[0] if len(shape) == 1 else shape)
-    return build_node(be, OPS[op], RandomSource(be), None, out, (("to", to),))
+    return build_node(be, OPS[op], RandomSource(be), None, out, (*attrs, ("to", to)))
 
 
 def _to_accumulation_dtype(be: BackendBase, a: OperandLike, axis: AxisLike, method: str) -> tuple[Operand, str]:

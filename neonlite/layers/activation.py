@@ -156,9 +156,10 @@ class Dropout(Layer):
         """Return ``x mask``, scaled, with a mask that the op-tree draws."""
         T = num_steps(self.out_shape)
         sizes = x.shape[:-1] if T == 1 else (x.shape[0], T)
-        drawn = draw_samples(self.be, lambda n: self.be.rand((*sizes, n)), x.shape[-1] // T)
-        keeps = self.be.reshape(drawn, x.shape) < self.keep
-        return x * keeps if self.train_scale == 1 else x * keeps * self.train_scale
+        be, keep = self.be, self.keep
+        drawn = draw_samples(be, lambda n: be.random_mask((*sizes, n), keep=keep), x.shape[-1] // T)
+        mask = be.reshape(drawn, x.shape)
+        return x * mask if self.train_scale == 1 else x * mask * self.train_scale
 
     def inference_formula(self, x: Tensor) -> Operand:
         """Return x, scaled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 from neonlite.backend import Tensor
@@ -278,8 +279,9 @@ class MultiHeadAttention(ParameterLayer):
         be, H, T = self.be, self.heads, self.steps
 
         def draw_mask(weights: Operand) -> Operand:
-            drawn: Operand = draw_samples(be, lambda n: be.rand((H, n, T, T)), weights.shape[1], axis=1)
-            return drawn < self.keep
+            draw = partial(be.random_mask, keep=self.keep)
+            mask: Operand = draw_samples(be, lambda n: draw((H, n, T, T)), weights.shape[1], axis=1)
+            return mask.T
 
         return self.build_output(x, draw_mask)
 

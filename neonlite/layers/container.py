@@ -76,11 +76,19 @@ class LayerContainer(Layer):
     """
 
     needs_outputs = False
+    unread_attributes = (
+        *Layer.unread_attributes,
+        "input_copies",
+        "error_copies",
+        "input_encoding",
+        "has_backward_plan",
+    )
     input_encoding = InputEncoding()  # of the inputs of a model's network
 
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(name)
         self.layers: list[AnyLayer] = layer_list(self.name, layers)
+        self.has_backward_plan = False
         self.error_copies: dict[Any, Tensor] = {}  # copies of errors, by layer or by the index of a branch
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
@@ -434,8 +442,10 @@ class Sequential(LayerContainer):
         return x
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
-        """Compute the outputs of all layers, and return those of the last one."""
+        """Compute the outputs of all layers, and return those of the last one. Missing buffers are allocated."""
         self.reject_scaling(beta)
+        if not self.batch_size and self.container is None:
+            self.allocate_buffers()
         x: Tensor | Any = inputs
         self.can_backprop = False
         for layer in self.layers:

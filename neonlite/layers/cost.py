@@ -44,6 +44,7 @@ class GeneralizedCost(BufferOwner):
     """
 
     result_attributes = ("cost",)  # attributes that hold results and do not affect the computation
+    unread_attributes = ("cost", "outputs", "deltas", "mean", "zeros", "network", "_buffers", "_views")
 
     def __init__(self, costfunc: Cost | str, name: str | None = None) -> None:
         super().__init__(name)
@@ -85,8 +86,7 @@ class GeneralizedCost(BufferOwner):
         # a Softmax over another axis than the features has no shortcut
         self.shortcut = pair is not None and isinstance(transform, pair) and getattr(transform, "axis", 0) == 0
         self.check_outputs()
-        self.allocate()
-        self.mean = self.be.empty((1, 1), self.be.mean(self.outputs).info.dtype)
+        self.outputs = self.deltas = None  # allocated when they are needed
         self.set_shortcut(self.shortcut)
 
     @property
@@ -121,7 +121,8 @@ class GeneralizedCost(BufferOwner):
         """Allocate the buffers for the current batch size and number of time steps."""
         shape = self.network.out_shape
         outputs, deltas = self.buffer("outputs", (1, num_steps(shape))), self.buffer("deltas", iobuf_shape(shape))
-        vars(self).update(outputs=outputs, deltas=deltas)
+        mean = self.be.empty((1, 1), self.be.mean(outputs).info.dtype)
+        vars(self).update(outputs=outputs, deltas=deltas, mean=mean)
 
     def set_shortcut(self, shortcut: bool) -> None:
         """Set whether the last layer receives the error of its inputs instead of its outputs.
@@ -135,13 +136,13 @@ class GeneralizedCost(BufferOwner):
             self.last_layer.shortcut = shortcut
 
     def check_initialized(self) -> None:
-        """Raise RuntimeError before ``initialize``; reallocate buffers after a change of the batch size."""
+        """Raise RuntimeError before ``initialize``; allocate buffers for the batch size, unless they have that size."""
         if self.network is None:
             raise RuntimeError(
                 f"{self.name}: expected an initialized cost, got one without buffers. Call initialize(network) first."
             )
         shape = self.network.out_shape
-        if self.deltas.shape != (num_features(shape), num_steps(shape) * self.be.bsz):
+        if self.deltas is None or self.deltas.shape != (num_features(shape), num_steps(shape) * self.be.bsz):
             self.allocate()
 
     def call_with_context(self, f: Callable[..., Operand], *args: object) -> Operand:
@@ -179,7 +180,7 @@ class GeneralizedCost(BufferOwner):
         """
         return [(self, 1.0, inputs, targets)]
 
-    def costs(self, y: Operand, t: Any) -> Operand:
+    def build_costs(self, y: Operand, t: Any) -> Operand:
         """Return the cost of each column as an op-tree, (1, N).
 
         Parameters
@@ -191,13 +192,13 @@ class GeneralizedCost(BufferOwner):
         """
         return self.call_with_context(self.costfunc, y, t)
 
-    def errors(self, y: Operand, t: Any, shortcut: bool) -> Operand:
+    def build_errors(self, y: Operand, t: Any, shortcut: bool) -> Operand:
         """Return the gradient of the summed cost as an op-tree: with respect to y, or to the last activation's inputs.
 
         Parameters
         ----------
         y, t
-            As for ``costs``.
+            As for ``build_costs``.
         shortcut : bool
             Whether it is that with respect to the inputs of the activation that the cost function is paired with.
         """
@@ -231,7 +232,7 @@ class GeneralizedCost(BufferOwner):
             (1, 1), on the host; also stored as ``cost``.
         """
         self.check_initialized()
-        return self.compute_mean(self.costs(inputs, targets))
+        return self.compute_mean(self.build_costs(inputs, targets))
 
     def compute_mean(self, costs: Operand) -> NativeArray:
         """Store the costs of all columns in ``outputs``; return their mean, on the host, also stored as ``cost``.
@@ -263,7 +264,7 @@ class GeneralizedCost(BufferOwner):
         self.check_initialized()
         shortcut = self.takes_shortcut(targets)
         self.set_shortcut(shortcut)  # another cost may have changed it
-        self.deltas[:] = self.errors(inputs, targets, shortcut)
+        self.deltas[:] = self.build_errors(inputs, targets, shortcut)
         return self.deltas
 
     def make_zero_targets(self) -> Tensor | tuple[Tensor, Tensor]:
@@ -326,7 +327,7 @@ class GeneralizedCostMask(GeneralizedCost):
             return self.be.where(mask, self.weights * mask * self.call_with_context(f, inputs, t), 0)
         return self.weights * self.call_with_context(lambda: f(inputs * mask, t * mask))
 
-    def costs(self, y: Operand, t: Any) -> Operand:
+    def build_costs(self, y: Operand, t: Any) -> Operand:
         """Return the masked cost of each column."""
         t, mask = self.split_mask(t)
         cost = self.apply_masked(self.costfunc, y, t, mask)
@@ -336,7 +337,7 @@ class GeneralizedCostMask(GeneralizedCost):
         cost_of_zeros = self.call_with_context(self.costfunc, zeros, zeros)
         return cost - self.weights * (1 - self.be.mean(mask, axis=0)) * cost_of_zeros
 
-    def errors(self, y: Operand, t: Any, shortcut: bool) -> Operand:
+    def build_errors(self, y: Operand, t: Any, shortcut: bool) -> Operand:
         """Return the gradient of the summed masked cost; it is 0 where the mask is 0."""
         t, mask = self.split_mask(t)
         error = self.apply_masked(self.costfunc.bprop if shortcut else self.costfunc.backward, y, t, mask)
@@ -372,7 +373,7 @@ class Multicost(BufferOwner):
         Name, for error messages.
     """
 
-    result_attributes = ("cost",)  # attributes that hold results and do not affect the computation
+    result_attributes = unread_attributes = ("cost",)  # attributes that hold results and do not affect the computation
 
     def __init__(
         self, costs: Sequence[GeneralizedCost], weights: Sequence[float] | None = None, name: str | None = None

@@ -127,7 +127,7 @@ class ModelBase(NervanaObject):
     def initialize(
         self, dataset: NervanaDataIterator | LayerShapes, cost: GeneralizedCost | Multicost | Cost | str | None = None
     ) -> None:
-        """Configure the network and allocate its buffers, unless that is done, and set the cost.
+        """Configure the network and allocate its parameters, unless that is done, and set the cost.
 
         Parameters
         ----------
@@ -148,8 +148,6 @@ class ModelBase(NervanaObject):
             self.initialized = True
         else:
             self.check_seq_len(shape)
-            if not self.layers.batch_size:  # an error left some buffers of another batch size
-                self.set_batch_size(self.be.bsz)
         cost = from_name(f"{self.name}.initialize: cost", cost, COSTS)
         current = self.cost if self.cost is self._initialized_cost else None
         if isinstance(cost, Cost):  # its last wrapper may be another class, such as that of weighted rows
@@ -178,7 +176,7 @@ class ModelBase(NervanaObject):
                 )
 
     def allocate(self, shape: LayerShapes) -> None:
-        """Configure the network and allocate its buffers.
+        """Configure the network and allocate its parameters. The first ``fprop`` allocates its buffers.
 
         Parameters
         ----------
@@ -186,7 +184,7 @@ class ModelBase(NervanaObject):
             The shape of one sample, for each input.
         """
         self.layers.configure(shape)
-        self.layers.allocate_buffers()
+        self.layers.allocate_parameters()
 
     @property
     def resume_settings(self) -> dict[str, Any]:

@@ -198,6 +198,8 @@ class GAN(Model):
     def _step(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int) -> float:
         net: Any = self.discriminator
         cost = self.cost
+        if self.layers.batch_size != self.be.bsz:  # of a partial minibatch, or of the one before
+            self.set_batch_size(self.be.bsz)
         y = self.layers.fprop(self.draw_noise())
         y_noise = self.buffer("y_noise", self.layers.out_shape)  # a copy, because fprop(x) overwrites y
         y_noise[:] = y

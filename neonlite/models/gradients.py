@@ -24,7 +24,7 @@ from neonlite.programs import Jit, jit
 from neonlite.tree_structure import activation_inputs, use_in_trace
 
 MODEL_METHODS = frozenset(("fprop", "bprop", "compute_gradients", "compute_cost", "scale_errors"))
-COST_METHODS = ("get_cost", "get_errors", "costs", "errors")
+COST_METHODS = ("get_cost", "get_errors", "build_costs", "build_errors")
 
 
 class NotAnExpressionError(Exception):
@@ -40,7 +40,7 @@ class GradientProgram:
         self.function: Jit[..., Any] | None = None
 
     def __call__(self, x: Any, t: Any, shard: Shard | None) -> Any:
-        """Compute the gradients, and return the cost, (1, 1); None if they are not an expression.
+        """Compute the gradients, and return the mean of each cost, (1, 1); None if they are not an expression.
 
         Parameters
         ----------
@@ -86,28 +86,30 @@ def has_own_methods(cost: GeneralizedCost) -> bool:
     return not any(name in vars(cost) or not has_builtin_method(type(cost), name) for name in COST_METHODS)
 
 
-def network_gradients(model: Any, x: Any, t: Any, shard: Shard | None = None) -> Operand:
-    """Return the mean cost of a minibatch as an op-tree, and assign the gradients of the parameters that are trained.
+def network_gradients(model: Any, x: Any, t: Any, shard: Shard | None = None) -> list[Operand | None]:
+    """Return the mean of each cost as an op-tree, and assign the gradients of the parameters that are trained.
 
-    ``shard``: the columns of a minibatch that this process computes, on which random numbers depend.
+    The mean is None if there is no target. ``shard``: the columns of a minibatch that this process computes, on which
+    random numbers depend.
     """
     if not is_expression(model):
         raise NotAnExpressionError
     be, network, cost, scaling = model.be, model.layers, model.cost, model.loss_scaling
     use_in_trace(cost)
     outputs = network(x, training=True)
-    means: list[Operand] = []
+    means: list[Operand | None] = []
     roots: list[tuple[Operand, Operand]] = []  # outputs, or the inputs of their activations, and their errors
     for part, weight, y, target in cost.pair_outputs(outputs, t):
         if target is None:
+            means.append(None)
             continue
-        means.append(weight * be.mean(part.costs(y, target), axis=1))
+        means.append(be.mean(part.build_costs(y, target), axis=1))
         shortcut = part.takes_shortcut(target)
-        error = part.errors(y, target, shortcut)
+        error = part.build_errors(y, target, shortcut)
         error = error if weight == 1 else weight * error
         error = error if scaling is None else scaling.scale_errors(error)
         roots.append((flat(activation_inputs(part.last_layer)) if shortcut else y, error))
-    if not means:
+    if not roots:
         raise ValueError(f"{cost.name}: expected targets for at least one output, got None for all.")
     layers = [layer for layer in network.leaves() if layer.trains_parameters]
     targets = [(w, dw, layer) for layer in layers for w, dw in zip(layer.parameters, layer.gradients, strict=True)]
@@ -115,7 +117,19 @@ def network_gradients(model: Any, x: Any, t: Any, shard: Shard | None = None) ->
         gradients = differentiate_outputs(be, roots, [w for w, *_ in targets])
         values = [g + dw if layer.acc_on else g for g, (_, dw, layer) in zip(gradients, targets, strict=True)]
         be.assign([dw for _, dw, _ in targets], values)
-    return reduce(add, means)
+    return means
+
+
+def record_costs(cost: GeneralizedCost | Multicost, means: Sequence[Tensor | None]) -> float:
+    """Store the costs of a step as ``get_cost`` does; return that which is minimized."""
+    parts = cost.costs if isinstance(cost, Multicost) else [cost]
+    for part, mean in zip(parts, means, strict=False):
+        if mean is not None:
+            part.cost = mean.get()
+    if isinstance(cost, Multicost):
+        pairs = zip(cost.weights, cost.costs, means, strict=False)
+        cost.cost = sum(weight * part.cost for weight, part, mean in pairs if mean is not None)
+    return float(cost.cost.item())
 
 
 def differentiate_outputs(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from neonlite.layers.buffers import num_features
 from neonlite.messages import describe, wording
 from neonlite.models.base import ModelBase
 from neonlite.models.data_parallel import DataParallel
-from neonlite.models.gradients import GradientProgram
+from neonlite.models.gradients import GradientProgram, record_costs
 from neonlite.models.training_data import check_scale
 from neonlite.optimizers import LossScaling, Optimizer, get_param_list
 from neonlite.optimizers.optimizer import last_writer
@@ -163,19 +162,24 @@ class TrainingMethods(ModelBase):
             parallel.zero_gradients()
             return parallel.reduce(0.0)
         uses, block = (self.layers, self.cost, x, t), (Block.minibatch, self.loss_scaling)
-        y, mean = self.be.replay(block, partial(self._run_program, x, t), uses, self.cuda_graphs)
-        # reads the cost, so waits for the GPU and raises its errors
-        cost = self.compute_cost(y, t) if mean is None else float(mean.item())
+        y, computed = self.be.replay(block, lambda: self._run_program(x, t), uses, self.cuda_graphs)
+        if isinstance(computed, list):  # of the program
+            cost = record_costs(self.cost, computed)  # waits for the GPU, raises its errors
+        else:
+            cost = self.compute_cost(y, t) if computed is None else computed  # the same
         check_step_cost(self, cost, x, t)
         return cost if parallel is None else parallel.reduce(cost)
 
     def _run_program(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> tuple[Any, Any]:
-        """Compute the gradients by the program, else by the layers; return the outputs and the cost, or None."""
+        """Compute the gradients by the program, else by the layers; return the outputs, and the cost or None.
+
+        The program returns the mean of each cost.
+        """
         if self.program is not None:
             parallel = self.data_parallel
-            cost = self.program(x, t, None if parallel is None else parallel.minibatch_shard)
-            if cost is not None:
-                return None, cost
+            means = self.program(x, t, None if parallel is None else parallel.minibatch_shard)
+            if means is not None:
+                return None, means
         return self.compute_gradients(x, t)
 
     def scale_errors(self, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
@@ -383,23 +387,11 @@ def restore_step_on_failure(model: TrainingMethods) -> None:
 
 @contextmanager
 def use_batch_size_of(model: ModelBase, x: Tensor | list[Tensor]) -> Iterator[int]:
-    """Use the batch size of a minibatch, which may be partial; yield it, and restore the previous one."""
-    previous, first = model.be.bsz, x[0] if isinstance(x, list | tuple) else x
+    """Use the batch size of a minibatch, which may be partial, in this thread; yield it."""
+    first = x[0] if isinstance(x, list | tuple) else x
     width = model.layers.num_samples(x) if first.shape[1] else 0
-    if not width or width == previous == model.layers.batch_size:
+    with model.be.batch_size(width) if width and width != model.be.bsz else nullcontext():
         yield width
-        return
-    with model.be.batch_size(width):  # of this thread only
-        try:
-            if width != model.layers.batch_size:  # a partial minibatch, or be.bsz has changed
-                model.set_batch_size(width)
-            yield width
-        finally:
-            if width != previous:
-                model.layers.batch_size = 0  # that of no buffers, if the reallocation fails
-                for layer in model.layers.leaves():
-                    layer.set_state({})  # those of this batch size
-                model.set_batch_size(previous)
 
 
 # --- checks before the first step ------------------------------------------------------------------------------------
@@ -500,6 +492,11 @@ def diagnosis(model: TrainingMethods, x: Any, t: Any) -> str:
         remedies += f", LossScaling(optimizer) or float32 instead of {model.be.default_dtype_name}"
     if weights := model.nonfinite_weights():
         return f"the previous step left NaN or infinity in {shortened_list(weights)}; possible remedies: {remedies}"
+    if model.program is not None and model.program.function is not None:  # single outputs had no memory of their own
+        states = [(layer, layer.get_state()) for layer in model.layers.leaves()]
+        model.fprop(x, inference=True)
+        for layer, state in states:
+            layer.set_state(state)
     layers = model.layers.leaves()
     for layer in layers:
         if nonfinite(tensors(layer.outputs)):

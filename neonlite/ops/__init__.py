@@ -589,6 +589,8 @@ OP_TABLE: tuple[Op, ...] = (
     Op("randn", lambda xp, source, to: source.normal(to),
        None, "random numbers from the standard normal distribution",
        kind="random", shape_fn=shapes.explicit_shape),
+    Op("random_mask", lambda xp, source, to, keep: source.mask(to, keep),
+       None, "ones with the probability keep, and zeros", kind="random", shape_fn=shapes.explicit_shape),
     # --- structural ---
     Op("assign", lambda xp, x, y: y,
        missing_gradient, "y, written to the tensor x", arity=2, kind="structural", promoted_operands=slice(0, 1)),

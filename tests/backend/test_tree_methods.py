@@ -288,10 +288,28 @@ def test_a_random_node_is_one_draw_in_a_tree_and_drawn_again_each_time(be: Backe
 
 def test_random_numbers_are_the_same_on_every_runtime() -> None:
     cpu, *others = (Backend.allocate_backend(name, rng_seed=5) for name in RUNTIMES)
-    for tree in (lambda be: be.rand(7, 3), lambda be: be.randn(2, 3, 4), lambda be: be.rand(5) < 0.5):
+    for tree in (lambda be: be.rand(7, 3), lambda be: be.randn(2, 3, 4), lambda be: be.random_mask(5, 7, keep=0.3)):
         drawn = tree(cpu).asnumpyarray()
         for be in others:
             np.testing.assert_array_equal(tree(be).asnumpyarray(), drawn)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("keep", [0.0, 0.25, 1.0])
+def test_a_random_mask_is_the_mask_that_make_binary_mask_fills(dtype: str, keep: float) -> None:
+    for runtime in RUNTIMES:
+        one, other = (Backend.allocate_backend(runtime, rng_seed=5, default_dtype=dtype) for _ in range(2))
+        for _ in range(2):
+            filled = other.empty((9, 11))
+            other.make_binary_mask(filled, keep)
+            mask = one.random_mask((9, 11), keep=keep)
+            assert mask.dtype == dtype
+            np.testing.assert_array_equal(mask.asnumpyarray(), filled.get())
+
+
+def test_the_probability_of_a_random_mask_is_between_0_and_1(be: Backend) -> None:
+    with pytest.raises(ValueError, match=r"expected a fraction from 0 to 1 for keep, got 1.5"):
+        be.random_mask(2, 3, keep=1.5)
 
 
 def test_random_numbers_are_constants_to_derivatives(be64: Backend) -> None:

@@ -18,7 +18,7 @@ from neonlite import Autodiff, Backend
 from neonlite.ops import OP_TABLE, OPS, Op
 
 FLAT = {"sgn", "rint", "finite", "stop_gradient", "eq", "ne", "lt", "le", "gt", "ge", "argmax", "argmin", "onehot"}
-FLAT |= {"rand", "randn", "floor", "ceil", "trunc", "isnan", "isinf", "signbit", "floor_divide"}
+FLAT |= {"rand", "randn", "random_mask", "floor", "ceil", "trunc", "isnan", "isinf", "signbit", "floor_divide"}
 FLAT |= {"logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"}
 FLAT |= {"bitwise_invert", "bitwise_left_shift", "bitwise_right_shift"}
 FLAT |= {"argsort", "searchsorted", "slogdet_sign", "max_pool_indices", "roi_pool_indices"}

@@ -439,6 +439,10 @@ def randn(to: Any, seed: int, bits: int) -> Any:
     return np.array(oracle_normals(seed, "noise", math.prod(to))).reshape(to)
 
 
+def random_mask(to: Any, keep: float, seed: int, bits: int) -> Any:
+    return np.array([lane < keep * 2**32 for lane in oracle_lanes(seed, "masks", math.prod(to))], float).reshape(to)
+
+
 REFERENCE: dict[str, Callable[..., Any]] = {
     "neg": each(lambda x: -x),
     "abs": each(lambda x: x if x > 0 else -x),
@@ -570,6 +574,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "roi_pool_indices": roi_pool_indices,
     "rand": rand,
     "randn": randn,
+    "random_mask": random_mask,
     "assign": lambda x, y: broadcast(y, x.shape),
     "pair": lambda *xs: xs,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,38 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.networks import (
-    branching,
-    by_hand,
-    check_cost,
-    check_numerical_gradients,
     close,
-    data,
-    network,
     ready,
-    targets,
 )
-from helpers.reference import numerical_gradient
 
 from neonlite import Backend, gen_backend
 from neonlite.initializers import Gaussian
 from neonlite.layers import (
-    Activation,
     Affine,
-    BatchNorm,
     GeneralizedCost,
-    GeneralizedCostMask,
     GeneralizedGANCost,
-    GenerativeAdversarial,
     Linear,
-    MergeSum,
-    Multicost,
     Sequential,
-    SingleOutputTree,
-    SkipNode,
 )
-from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import (
-    Cost,
     CrossEntropyBinary,
     CrossEntropyMulti,
     GANCost,

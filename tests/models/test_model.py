@@ -91,6 +91,7 @@ def test_the_batch_size_may_be_set_before_the_network_is_configured():
     model.set_batch_size(np.int64(4))
     assert (type(model.be.bsz), model.be.bsz) == (int, 4)
     model.fit(data(), CrossEntropyMulti(), Adam(), 1)
+    assert model.fprop(model.be.ones((model.layers.in_shape, 4))).shape[1] == 4
     assert model.layers.layers[0].outputs.shape[1] == 4
 
 

@@ -58,7 +58,7 @@ SECOND_ORDER = {name: cases[::2] for name, cases in GRADIENTS.items()}
 def test_every_op_has_a_reference_and_cases() -> None:
     assert len({op.name for op in OP_TABLE}) == len({op.method for op in OP_TABLE}) == len(OP_TABLE)
     assert set(REFERENCE) == set(ROW)
-    assert set(CASES) == set(ROW) - TIES - {"rand", "randn"}
+    assert set(CASES) == set(ROW) - TIES - {"rand", "randn", "random_mask"}
     assert all(CASES.values())
 
 
@@ -152,13 +152,13 @@ def test_the_value_of_ints_is_what_the_textbook_says(be: Backend, name: str, dty
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-@pytest.mark.parametrize("name", ["rand", "randn"])
-def test_random_numbers_are_those_of_the_stream(name: str, dtype: str) -> None:
-    expected = REFERENCE[name](to=(3, 5), seed=7, bits=int(dtype[5:]))
+@pytest.mark.parametrize(("name", "options"), [("rand", {}), ("randn", {}), ("random_mask", {"keep": 0.7})])
+def test_random_numbers_are_those_of_the_stream(name: str, options: dict[str, float], dtype: str) -> None:
+    expected = REFERENCE[name](to=(3, 5), seed=7, bits=int(dtype[5:]), **options)
     for runtime in RUNTIMES:
         if not lacks(Backend.allocate_backend(runtime), dtype):
             be = Backend.allocate_backend(runtime, rng_seed=7, default_dtype=dtype)
-            tree = getattr(be, name)(3, 5)
+            tree = getattr(be, name)(3, 5, **options)
             assert (tree.shape, tree.dtype) == ((3, 5), dtype)
             np.testing.assert_allclose(tree.asnumpyarray(), expected, *CLOSE[dtype])
 

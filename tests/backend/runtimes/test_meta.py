@@ -258,7 +258,7 @@ def draws(be: Backend) -> None:
     mask = be.empty((30, 40))
     be.make_binary_mask(mask, 0.4)
     be.fill_normal(mask, 1.0, 0.5)
-    mask[:] = be.rand(30, 40) + be.randn(30, 40)
+    mask[:] = be.rand(30, 40) + be.randn(30, 40) * be.random_mask(30, 40)
     be.binarize(mask).astensor()
     mask[:] = be.streams.uniform("weights", (30, 40)) * 2 - 1
     mask[:] = be.streams.normal("weights", (30, 40), "float64")

@@ -21,7 +21,7 @@ from neonlite.backend.runtimes.cuda.driver import SPAWN_HINT, CuPyDriver, Driver
 from neonlite.backend.runtimes.cuda.executor import CudaExecutor
 from neonlite.backend.runtimes.cuda.graphs import GraphCache, check_transfer
 from neonlite.backend.runtimes.cuda.kernels import (
-    MASK,
+    FILLED_MASK,
     SCALED_NORMAL,
     BoundsChecker,
     CudaScatter,
@@ -124,7 +124,7 @@ class CudaRuntime(Runtime):
     def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
         """Fill a tensor with a random mask, in a kernel if it is contiguous."""
         if out.is_contiguous:
-            self._launch_fill(streams, "masks", out, 8, MASK, {"limit": mask_threshold(keep)})
+            self._launch_fill(streams, "masks", out, 8, FILLED_MASK, {"limit": mask_threshold(keep)})
         else:
             super().fill_mask(streams, out, keep)
 

@@ -16,6 +16,7 @@ from neonlite.backend.lock import create_lock
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives import ReferencePrimitives
+from neonlite.backend.random import mask_threshold
 from neonlite.backend.runtimes.cuda.codegen import (
     MAX_BLOCKS,
     PREAMBLE,
@@ -505,14 +506,17 @@ NORMAL = """        for (int k = 0; k < 4; k += 2) {  // Box and Muller, 1958
         }"""
 MASK = """        for (int k = 0; k < 8; ++k) {
             const unsigned half_word = (unsigned)(c[k / 2] >> (k % 2 * 32));
-            if (8 * i + k < size) store(y[8 * i + k], half_word < limit ? 1.0f : 0.0f);
+            if (8 * i + k < size) store(y[8 * i + k], half_word < {limit} ? 1.0f : 0.0f);
         }"""
 VALUE_TEMPLATES = {
     ("rand", "float16"): substitute(UNIFORM_FLOAT, shift="21", scale="0x1p-11f"),
     ("rand", "bfloat16"): substitute(UNIFORM_FLOAT, shift="24", scale="0x1p-8f"),
     ("rand", "float32"): substitute(UNIFORM_FLOAT, shift="8", scale="0x1p-24f"),
     ("rand", "float64"): UNIFORM_DOUBLE,
-} | {("randn", dtype): substitute(NORMAL, scaled="") for dtype in FLOAT_DTYPES}
+}
+VALUE_TEMPLATES |= {("randn", dtype): substitute(NORMAL, scaled="") for dtype in FLOAT_DTYPES}
+VALUE_TEMPLATES |= {("random_mask", dtype): MASK for dtype in FLOAT_DTYPES}
+FILLED_MASK = substitute(MASK, limit="limit")
 SCALED_NORMAL = substitute(NORMAL, scaled=" * stdv + mean")
 
 
@@ -600,6 +604,8 @@ class SingleOpKernel:
     def source(self, name: str = "kernel") -> str:
         """Return the source of the kernel."""
         step, values = self.step, VALUE_TEMPLATES.get((self.step.op.name, self.step.dtype), "")
+        if step.op.name == "random_mask":
+            values = substitute(values, limit=f"{mask_threshold(step.attrs['keep'])}LL")
         classes = ["row", "column"] if step.attrs.get("axis") == 0 else ["column", "row"]
         return substitute(
             {"take": TAKE_KERNEL, "onehot": ONEHOT_KERNEL}.get(step.op.name, PHILOX_KERNEL),
@@ -632,8 +638,10 @@ class SingleOpKernel:
             classes = step.attrs["nclass"]
             sizes = [*self._bounds_check(values[self.inputs[0]], classes, "label"), n, step.shape[1], classes]
         else:
-            size, n = n, -(-n // (4 if step.op.name == "randn" or step.dtype == "float64" else 8))
-            sizes = [n, size, *reserve_blocks(values[self.inputs[0]].be.streams, "noise", n)]
+            is_mask = step.op.name == "random_mask"
+            per_block = 4 if step.op.name == "randn" or (step.dtype == "float64" and not is_mask) else 8
+            size, n = n, -(-n // per_block)
+            sizes = [n, size, *reserve_blocks(values[self.inputs[0]].be.streams, "masks" if is_mask else "noise", n)]
         if n:
             yield self.template, (min(-(-n // THREADS_PER_BLOCK), MAX_BLOCKS), 1), THREADS_PER_BLOCK, [*arrays, *sizes]
 

@@ -559,7 +559,7 @@ def test_nvidias_compiler_compiles_every_kernel_without_spills(architecture: str
 def test_nvidias_compiler_compiles_random_kernels_without_spills(architecture: str) -> None:
     if nvrtc.library() is None:
         pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
-    kinds = [(kernels.MASK, dtype, {"limit": 1}) for dtype in (*FLOAT_DTYPES, "int8", "int64")]
+    kinds = [(kernels.FILLED_MASK, dtype, {"limit": 1}) for dtype in (*FLOAT_DTYPES, "int8", "int64")]
     kinds += [(kernels.SCALED_NORMAL, dtype, {"mean": 0.0, "stdv": 1.0}) for dtype in FLOAT_DTYPES]
     for values, dtype, more in kinds:
         kernel = nvrtc.compiled(PREAMBLE + kernels.fill_source(values, dtype, more), architecture, OPTIONS)

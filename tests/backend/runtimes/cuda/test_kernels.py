@@ -87,6 +87,8 @@ def test_random_numbers_have_the_bits_of_the_stream_on_every_runtime(dtype: str,
     for _ in range(3):  # each continues the stream of the one before
         result, wanted = (be.rand(*shape).asnumpyarray() for be in (sim, plain))
         np.testing.assert_array_equal(result, wanted)
+        result, wanted = (be.random_mask(*shape, keep=0.3).asnumpyarray() for be in (sim, plain))
+        np.testing.assert_array_equal(result, wanted)
         result, wanted = (be.randn(*shape).asnumpyarray() for be in (sim, plain))
         np.testing.assert_allclose(
             result.astype(float), wanted.astype(float), CLOSE[dtype], 1e-14 if dtype == "float64" else 0

@@ -17,7 +17,7 @@ from helpers.kernel_kinds import agree, work
 from helpers.simulated_gpu import ran, simulated, texts
 
 from neonlite.backend.runtimes import load_runtime
-from neonlite.backend.runtimes.cuda.kernels import MASK, RANK_SORT_KERNEL, SCALED_NORMAL, VALUE_TEMPLATES
+from neonlite.backend.runtimes.cuda.kernels import FILLED_MASK, RANK_SORT_KERNEL, SCALED_NORMAL, VALUE_TEMPLATES
 
 KINDS: dict[str, tuple[str, ...]] = {  # text that only the sources of a kind contain
     "map, several elements at once": ("const Half* x0", "int V = 8;", "long long I)"),
@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[str, ...]] = {  # text that only the sources of a kind co
     "uniform numbers": (VALUE_TEMPLATES["rand", "float32"],),
     "normal numbers": (VALUE_TEMPLATES["randn", "float32"],),
     "fill by normal numbers": (SCALED_NORMAL,),
-    "masks": (MASK,),
+    "masks": (FILLED_MASK,),
     "sort of indices": (RANK_SORT_KERNEL,),
     **{name: (text,) for name, (text, _) in texts().items()},
 }

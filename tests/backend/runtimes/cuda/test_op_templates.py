@@ -145,7 +145,7 @@ def composites(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
 
 def draws(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     """Return random numbers combined with the operands, of any float dtype: they are those of the CPU."""
-    return [x + be.rand(*SHAPE), be.rand(3, 5), be.randn(5, 3)]
+    return [x + be.rand(*SHAPE), be.rand(3, 5), be.randn(5, 3), be.random_mask(*SHAPE, keep=0.4)]
 
 
 def table(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
