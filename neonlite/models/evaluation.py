@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from neonlite.backend.lock import defers_interrupt, exclusive, raise_interrupt
 from neonlite.backend.tensor import OneElement
 from neonlite.backend.transaction import atomic, on_failure
-from neonlite.backend.validation import checks_arguments, from_name, instance, integer
+from neonlite.backend.validation import checks_arguments, from_name, integer
 from neonlite.callbacks.callback import check_dataset
 from neonlite.callbacks.history import new_figure, save_figure
 from neonlite.data import NervanaDataIterator
@@ -241,7 +241,6 @@ class EvaluationMethods(ModelBase):
                 network.allocate()
                 return BeamSearch(network).beamsearch(x, num_beams or 1, steps)[0][:, 0].T
 
-        instance(f"{self.name}.get_outputs_beam: layers", self.layers, Seq2Seq, "a Seq2Seq")
         tokens = map_outputs(self, dataset, lambda y, t, columns, n: y[:, columns].T, run)
         return np.concatenate(gather(self, dataset, tokens))
 
