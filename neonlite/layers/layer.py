@@ -123,7 +123,7 @@ class Layer(WeightOwner, DeltaOwner):
     needs_outputs = True  # whether bprop reads the outputs; else the next layer may overwrite them
     unread_attributes = (  # attributes that no formula reads: of fprop and bprop
         *("inputs", "outputs", "deltas", "batch_size", "can_backprop", "tree", "trees", "fprop_assignment"),
-        *("bprop_assignment", "owns_output", "owns_delta", "_buffers", "_views", "inference_copies"),
+        *("bprop_assignment", "owns_output", "owns_delta", "_buffers", "_views"),
     )
 
     def __init__(self, name: str | None = None, parallelism: str = "Unknown") -> None:

@@ -23,7 +23,7 @@ from neonlite.callbacks.history import new_figure, save_figure
 from neonlite.data import NervanaDataIterator
 from neonlite.data.iterator import ResumableIterator
 from neonlite.encoders.targets import NumberEncoder, TargetEncoder
-from neonlite.layers import GeneralizedCost, Multicost, Seq2Seq
+from neonlite.layers import GeneralizedCost, Multicost
 from neonlite.layers.inference import inference, shallow_copy
 from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe
@@ -235,6 +235,7 @@ class EvaluationMethods(ModelBase):
         numpy.ndarray
             Token ids (rows, steps).
         """
+
         def run(x: Any) -> Any:
             x = x[0] if isinstance(x, list | tuple) else x
             with shallow_copy(self.layers) as network:

@@ -13,8 +13,8 @@ from neonlite.backend.tensor import OneHot
 from neonlite.backend.validation import check_number, instance, integer
 from neonlite.data.text import get_tokenizer, tokens_to_ids
 from neonlite.layers import Seq2Seq
-from neonlite.layers.recurrent import RecurrentBase
 from neonlite.layers.inference import shallow_copy
+from neonlite.layers.recurrent import RecurrentBase
 from neonlite.messages import describe
 from neonlite.models.base import ModelBase
 

@@ -1,4 +1,4 @@
-"""Prediction: the outputs of a network for arrays of rows, in separate buffers from those of training."""
+"""Prediction: the outputs of a network for arrays of rows; the training state does not change."""
 
 from __future__ import annotations
 
