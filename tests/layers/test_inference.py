@@ -185,7 +185,7 @@ def duplicates(x: Any) -> list[Any]:
     return [copy.deepcopy(x), pickle.loads(pickle.dumps(x))]
 
 
-def test_copies_of_a_network_have_programs_of_their_own(be):
+def test_copies_of_a_network_have_separate_programs(be):
     model, X = network(be, BatchNorm())
     expected = model.predict(X)
     for other in duplicates(model):
