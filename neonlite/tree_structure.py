@@ -449,16 +449,6 @@ class Triple:
         return memo[id(self)]
 
 
-def is_same_expression(x: Any, y: Any) -> bool:
-    """Return whether two op-trees have the same ops, tensors and scalars, so that one may replace the other."""
-    if x.leaves is None or y.leaves is None or x.info is not y.info:
-        return False
-    return all(
-        a is b or type(a) is type(b) is RandomSource or (isinstance(a, int | float) and a == b != 0)  # 0.0 == -0.0
-        for a, b in zip(x.leaves.values(), y.leaves.values(), strict=True)
-    )
-
-
 def flatten_pairs(*operands: object) -> tuple[Any, ...]:
     """Return the operands, with pairs replaced by their operands."""
     out: list[Any] = []

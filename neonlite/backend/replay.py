@@ -1,37 +1,12 @@
-"""Repeated work: blocks that a GPU replays as CUDA graphs, and the recording of what a function runs."""
+"""Repeated work: blocks that a GPU replays as CUDA graphs."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from neonlite.backend.base import BackendBase
-
-Call = Callable[[], object]
-
-
-class Recording(threading.local):
-    """The calls that this thread records; None while it records none."""
-
-    calls: list[Call] | None = None
-
-
-recording = Recording()
-
-
-@contextmanager
-def record() -> Iterator[list[Call]]:
-    """Append each call of a cached assignment or a matrix product to a list, while the context is active."""
-    calls: list[Call] = []
-    recording.calls = calls
-    try:
-        yield calls
-    finally:
-        recording.calls = None
-
 
 # --- backend methods for blocks of repeated work, which a GPU replays as CUDA graphs ---
 

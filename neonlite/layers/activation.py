@@ -76,23 +76,13 @@ class Activation(Layer):
         note_activation(self, x)
         return super().build_tree(x, training)
 
-    def formula_constants(self) -> tuple[object, ...] | None:
-        if is_builtin(type(self.transform)) and type(self).formula is Activation.formula:
-            return self.transform, *vars(self.transform).values()
-        return None  # a custom transform may read other objects
-
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute ``deltas = alpha f'(x) error + beta deltas``."""
         self.check_error(error)
         if not self.owns_delta:
             self.deltas = error
         if self.deltas is not None:
-            constants = self.formula_constants()
-            if constants is None:
-                self.be.assign(*self.build_backward(error, alpha, beta))
-            else:
-                operands = error, self.outputs, self.inputs, self.deltas, self.shortcut, alpha, beta, *constants
-                self.bprop_assignment(self.be, operands, lambda: self.build_backward(error, alpha, beta))
+            self.be.assign(*self.build_backward(error, alpha, beta))
         return self.deltas
 
     def build_backward(self, error: Tensor, alpha: float, beta: float) -> tuple[list[Tensor], list[Operand]]:

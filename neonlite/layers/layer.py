@@ -13,10 +13,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.attributes import has_builtin_method, is_builtin, same_objects
+from neonlite.backend.attributes import has_builtin_method, is_builtin
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.lock import defers_interrupt
-from neonlite.backend.planning.assignment import MAX_CACHED_ASSIGNMENTS, CachedAssignment
 from neonlite.backend.validation import boolean, checks_arguments, integer
 from neonlite.files import printable
 from neonlite.layers.buffers import (
@@ -38,7 +37,7 @@ from neonlite.layers.weights import WeightOwner, accumulates
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
-from neonlite.tree_structure import RandomSource, is_composite, is_same_expression, untraced, use_in_trace
+from neonlite.tree_structure import RandomSource, is_composite, refuse_in_trace, untraced, use_in_trace
 from neonlite.typing import HasShape, LayerShape, LayerShapes
 
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
@@ -46,8 +45,6 @@ Terminal: TypeAlias = "Layer | list[Terminal]"  # the last layer of a network, o
 L = TypeVar("L")
 P = ParamSpec("P")
 R = TypeVar("R")
-
-NO_TREE: tuple[Any, Any, Any] = (None, None, None)  # inputs, formula and constants of a layer that was not run
 
 
 def overridable(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, ...], R]:
@@ -122,8 +119,8 @@ class Layer(WeightOwner, DeltaOwner):
     layout = "CHWN"  # or "columns", of outputs and their errors; ``allocate`` selects one that the next layer reads
     needs_outputs = True  # whether bprop reads the outputs; else the next layer may overwrite them
     unread_attributes = (  # attributes that no formula reads: of fprop and bprop
-        *("inputs", "outputs", "deltas", "batch_size", "can_backprop", "tree", "trees", "fprop_assignment"),
-        *("bprop_assignment", "owns_output", "owns_delta", "_buffers", "_views"),
+        *("inputs", "outputs", "deltas", "batch_size", "can_backprop", "tree"),
+        *("owns_output", "owns_delta", "_buffers", "_views"),
     )
 
     def __init__(self, name: str | None = None, parallelism: str = "Unknown") -> None:
@@ -144,7 +141,6 @@ class Layer(WeightOwner, DeltaOwner):
         self.inference_program = InferenceProgram()
         self.can_backprop = False  # whether the last fprop was a training pass
         self.tree: OpTreeNode | None = None  # formula(inputs), if the layer is computed from its formula
-        self.clear_trees()
         self.acc_on = False  # whether bprop adds to the gradients
         self.grad_accumulators: list[Tensor] = []  # copies of the gradients to add to
 
@@ -169,7 +165,6 @@ class Layer(WeightOwner, DeltaOwner):
             If the input shape is none of these, or is not supported by the layer.
         """
         self.be = self.be  # keep this backend when another one becomes the current backend
-        self.clear_trees()
         if isinstance(in_obj, Layer):
             self.prev_layer, in_obj.next_layer = in_obj, self
             self.in_shape = in_obj.out_shape
@@ -426,16 +421,6 @@ class Layer(WeightOwner, DeltaOwner):
         """
         raise NotImplementedError(f"{self.classnm}: expected formula(x), or fprop and bprop. Implement them.")
 
-    def formula_constants(self) -> tuple[object, ...] | None:
-        """Return what the formula reads beside x: if it is known, training evaluates the formula only when it changes.
-
-        Returns
-        -------
-        tuple or None
-            The objects that the formula reads; None, the default, if they are not known.
-        """
-        return None
-
     def inference_formula(self, x: Tensor) -> Operand:
         """Return the outputs at inference as an op-tree of the inputs. Default: ``formula(x)``.
 
@@ -470,10 +455,7 @@ class Layer(WeightOwner, DeltaOwner):
         if tree.shape != self.outputs.shape:
             shape = self.outputs.shape
             raise ValueError(f"{self.name}: expected a formula of the shape {shape}, got {describe(tree)}.")
-        if inference or beta:
-            self.outputs[:] = tree + beta * self.outputs if beta else tree
-        else:
-            self.fprop_assignment(self.be, (tree, self.outputs), lambda: ([self.outputs], [tree]))
+        self.outputs[:] = tree + beta * self.outputs if beta else tree
         return self.outputs
 
     def set_inputs(self, inputs: Tensor, inference: bool) -> None:
@@ -484,6 +466,7 @@ class Layer(WeightOwner, DeltaOwner):
         inputs, inference
             As for ``fprop``.
         """
+        refuse_in_trace("a layer's fprop", "Use layer(x) and nl.Autodiff")
         self.check_inputs(inputs)
         vars(self).update(inputs=inputs, tree=None, can_backprop=not inference)  # faster than three assignments
 
@@ -515,21 +498,9 @@ class Layer(WeightOwner, DeltaOwner):
         self.set_inputs(inputs, inference)
         if inference:
             return self._as_operand(self.inference_formula(inputs))
-        constants = self.formula_constants()
-        known_inputs, known_tree, known_constants = self.trees.get(id(inputs), NO_TREE)
-        is_known = known_inputs is inputs  # in a copy of the layer, ids are those of the original
-        is_same = constants is not None and known_constants is not None and same_objects(constants, known_constants)
-        if not (is_known and is_same):
-            tree = self._build_tree(inputs)
-            if not (is_known and is_same_expression(tree, known_tree)):  # else keep it: its assignments are compiled
-                self._check_in_place(inputs, tree)
-                if len(self.trees) >= MAX_CACHED_ASSIGNMENTS:
-                    self.trees.clear()
-                known_tree = tree
-            self.trees[id(inputs)] = inputs, known_tree, constants
-        result: Operand = known_tree
-        self.tree = known_tree
-        return result
+        self.tree = self._build_tree(inputs)
+        self._check_in_place(inputs, self.tree)
+        return self.tree
 
     def _build_tree(self, inputs: Tensor) -> OpTreeNode:
         """Return ``formula(inputs)`` as an op-tree that ``bprop`` can differentiate."""
@@ -544,8 +515,8 @@ class Layer(WeightOwner, DeltaOwner):
         return operand
 
     def _check_in_place(self, inputs: Tensor, tree: OpTreeNode) -> None:
-        """Raise ValueError if ``bprop`` would need inputs that the outputs overwrite."""
-        if self.owns_output or type(self).bprop is not Layer.bprop:
+        """Raise ValueError if ``bprop`` of a layer of the user would need inputs that the outputs overwrite."""
+        if self.owns_output or type(self).bprop is not Layer.bprop or is_builtin(type(self)):
             return
         outputs, error = self.be.empty(tree.shape), self.be.empty(tree.shape)
         autodiff = Autodiff(tree, self.be, error, values={tree: outputs}, allow_unused=True)
@@ -556,11 +527,6 @@ class Layer(WeightOwner, DeltaOwner):
                     f"{self.name}: expected a derivative that does not read the inputs, because in_place overwrites "
                     "them. Set in_place = False."
                 )
-
-    def clear_trees(self) -> None:
-        """Forget the op-trees of the formula, and the compiled assignments of both passes."""
-        self.trees: dict[int, tuple[Tensor, OpTreeNode, Any]] = {}  # (inputs, formula, constants) by id of the inputs
-        self.fprop_assignment, self.bprop_assignment = CachedAssignment(), CachedAssignment()
 
     # --- the layer as an expression ---
 
@@ -719,8 +685,7 @@ class Layer(WeightOwner, DeltaOwner):
         if self.tree is None:  # a subclass computes its outputs without the formula
             self.tree = self._build_tree(self.inputs)
             self._check_in_place(self.inputs, self.tree)
-        operands = self.tree, self.outputs, error, self.deltas, alpha, beta, self._trainable
-        self.bprop_assignment(self.be, operands, lambda: self.build_backward(error, alpha, beta))
+        self.be.assign(*self.build_backward(error, alpha, beta))
         return self.deltas
 
     def build_backward(self, error: Tensor, alpha: float, beta: float) -> tuple[list[Tensor], list[Operand]]:

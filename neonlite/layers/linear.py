@@ -136,9 +136,6 @@ class Bias(ParameterLayer):
             return x + be.reshape(self.W, (-1, *[1] * (x.ndim - 1)))
         return be.reshape(be.reshape(x, self.num_channels, -1) + self.W, x.shape)
 
-    def formula_constants(self) -> tuple[object, ...] | None:
-        return (self.W,) if type(self).formula is Bias.formula else None
-
 
 class BinaryLinear(Linear):
     """``sign(W) x``, for inputs (nin, N) and weights (nout, nin); the sign of 0 is +1.

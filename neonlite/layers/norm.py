@@ -295,7 +295,7 @@ class BatchNorm(RunningStatistics, NormalizationBase):
 
     def _normalize(self, x: Tensor, y: Tensor, accumbeta: float, inference: bool = False) -> None:
         statistics = self.xmean, self.xvar, self.gmean, self.gvar
-        options: dict[str, Any] = {"accumbeta": accumbeta, "inference": inference, "binary": self.binary, "layer": self}
+        options: dict[str, Any] = {"accumbeta": accumbeta, "inference": inference, "binary": self.binary}
         self.be.compound_fprop_bn(x, *statistics, self.gamma, self.beta, y, self.eps, self.rho, **options)
 
     def _channel_view(self, name: str, x: Tensor) -> Tensor:
@@ -318,7 +318,7 @@ class BatchNorm(RunningStatistics, NormalizationBase):
             self._bprop_sync(shard, views[1], views[0])
         else:
             inputs = self.x, self.xmean, self.xvar, self.gamma, self.eps, self.binary
-            self.be.compound_bprop_bn(views[0], self.grad_gamma, self.grad_beta, views[1], *inputs, layer=self)
+            self.be.compound_bprop_bn(views[0], self.grad_gamma, self.grad_beta, views[1], *inputs)
         if self.deltas is not None and (alpha != 1 or beta):
             self.deltas[:] = self.scale_deltas(target, alpha, beta)
         return self.deltas
@@ -391,6 +391,3 @@ class LayerNorm(NormalizationBase):
     def formula(self, x: Tensor) -> Operand:
         """Return the outputs."""
         return self.be.layer_norm(x, self.gamma, self.beta, axis=0, eps=self.eps)
-
-    def formula_constants(self) -> tuple[object, ...] | None:
-        return (self.eps, self.gamma, self.beta) if type(self).formula is LayerNorm.formula else None

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Self, cast
 
 from neonlite.backend import Tensor
-from neonlite.backend.attributes import is_builtin
 from neonlite.backend.validation import integer, warn
 from neonlite.initializers import GlorotUniform, Orthonormal
 from neonlite.layers.activation import ActivationLike, check_activation
@@ -816,9 +815,6 @@ class RecurrentOutput(Layer):
         super().configure(in_obj)
         self.out_shape, self.nsteps = self._check_sequence_shape()
         return self
-
-    def formula_constants(self) -> tuple[object, ...] | None:
-        return () if is_builtin(type(self)) else None
 
 
 class RecurrentSum(RecurrentOutput):

@@ -130,8 +130,7 @@ class FitMethods(TrainingMethods):
         callbacks : Callbacks, or list of Callback, optional
             The callbacks. As in neon, an object with their methods.
         cuda_graphs : bool
-            Whether a GPU may replay minibatches and updates as CUDA graphs, see ``be.replay``; on a CPU, whether the
-            steps of fully connected networks are recorded and repeated, with the same results. Default: True.
+            Whether a GPU may replay minibatches and updates as CUDA graphs, see ``be.replay``. Default: True.
         dataset : iterator, optional
             neon's name of ``X``.
         epochs : int

@@ -36,7 +36,7 @@ from neonlite.messages import describe
 from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
 from neonlite.optree import OpTreeNode
-from neonlite.tree_structure import refuse_in_trace, untraced
+from neonlite.tree_structure import refuse_in_trace, untraced, use_in_trace
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
@@ -99,6 +99,7 @@ class Optimizer(NervanaObject):
     cuda_graphs: bool = True  # whether the update may be captured in a CUDA graph, see ``be.replay``
     # attributes that affect an update only through ``get_scalars``
     result_attributes = ("t", "schedule", "_groups")
+    unread_attributes = (*result_attributes, "learning_rate", "loss_scale", "cuda_graphs")  # by ``Step.assignments``
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Note whether the first argument is a number, the learning rate, though it is named ``stochastic_round``."""
@@ -571,6 +572,7 @@ class Step:
     def assignments(self) -> list[tuple[Tensor, Operand]]:
         """Return each parameter and state with its new value."""
         optimizer, be = self.optimizer, self.be
+        use_in_trace(optimizer)
         gradients = [be.astype(g, compute_dtype(w)) for w, g in zip(self.parameters, self.gradients, strict=True)]
         if limit := optimizer.gradient_clip_norm:
             norm = be.sqrt(reduce(add, [be.reshape(be.sum(be.square(g)), (1, 1)) for g in gradients]))

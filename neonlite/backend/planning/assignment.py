@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
-from operator import is_
 from threading import get_ident
 from typing import Any
 
@@ -17,7 +15,6 @@ from neonlite.backend.cache import Cache
 from neonlite.backend.creation import to_host_array
 from neonlite.backend.measure import OutOfMemoryError
 from neonlite.backend.planning import Plan, layout
-from neonlite.backend.replay import recording
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_open, sequence
 from neonlite.messages import describe, owners
@@ -258,7 +255,6 @@ def check_assignable(be: BackendBase, target: Tensor, value: Any) -> None:
 # --- assignments, also those that are planned once and repeated ---
 
 Assignment = tuple[Sequence[Tensor], Sequence[Any]]  # targets and their values
-MAX_CACHED_ASSIGNMENTS = 4  # of a CachedAssignment: training, inference, and a partial minibatch of each
 
 
 class AssignmentMethods(BackendBase):
@@ -558,63 +554,3 @@ class CompiledAssignment(Untracked):
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledAssignment:
         be, tensors, values = (copy.deepcopy(x, memo) for x in (self.be, self.tensors, self.values))
         return CompiledAssignment(be, tensors, values)
-
-
-class CachedAssignment(Untracked):
-    """An assignment that is compiled when it is called a second time with the same operands.
-
-    The assignments of the last few lists of operands are cached, as those of a full and of a partial minibatch.
-    """
-
-    def __init__(self) -> None:
-        self.cache = Cache(2 * MAX_CACHED_ASSIGNMENTS)
-        self.last = _CacheEntry((), ((), ()))  # the entry of the last call
-
-    def __call__(self, be: Any, operands: tuple[Any, ...], make_assignment: Callable[[], Assignment]) -> None:
-        """Run the assignment that ``make_assignment()`` returns.
-
-        Parameters
-        ----------
-        be : Backend
-            The backend to run on.
-        operands : tuple
-            Everything the assignment depends on. For operands that are not cached, it is built.
-        make_assignment : callable
-            Returns (targets, values).
-        """
-        if traces:
-            refuse_in_trace("a layer's fprop or bprop", "Use layer(x) and nl.Autodiff")
-        last = self.last
-        if last.compiled is not None and len(operands) == len(last.operands) and all(map(is_, operands, last.operands)):
-            last.compiled()
-            if recording.calls is not None:
-                recording.calls.append(last.compiled)
-            return
-        key = tuple(map(id, operands))
-        entry: Any = self.cache.find(key)  # a _CacheEntry, or None
-        if entry is None:
-            assignment = make_assignment()
-            be.assign(*assignment)
-            entry = self.cache.add(key, _CacheEntry(operands, assignment))
-        else:
-            targets, values = entry.assignment
-            if entry.compiled is None and targets and all(isinstance(x, Operand) for x in values):
-                entry.compiled = be.compile(targets, values)
-            if entry.compiled is not None:
-                entry.compiled()
-            else:
-                be.assign(targets, values)
-        if recording.calls is not None:
-            recording.calls.append(entry.compiled or partial(be.assign, *entry.assignment))
-        self.last = entry
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CachedAssignment:
-        return CachedAssignment()  # the operands of a copy are different objects
-
-
-class _CacheEntry:
-    """An assignment, and its operands: the references keep the ids from being reused by new objects."""
-
-    def __init__(self, operands: tuple[Any, ...], assignment: Assignment) -> None:
-        self.operands, self.assignment = operands, assignment
-        self.compiled: Callable[[], None] | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from neonlite.backend.base import BackendBase
 from neonlite.backend.errstate import IgnoreFPErrors
@@ -200,7 +200,7 @@ class NormMethods(BackendBase):
         outputs : object, optional
             Ignored.
         layer : Layer, optional
-            The layer that caches the compiled assignment.
+            Accepted as in neon, and ignored.
 
         Returns
         -------
@@ -242,8 +242,7 @@ class NormMethods(BackendBase):
             value = self.maximum(value, 0) if relu else value
             return [*targets, y], [*values, value + accumbeta * y if accumbeta else value]
 
-        options = eps, rho, compute_batch_sum, accumbeta, relu, binary, inference
-        _assign_cached(self, layer, "fprop_assignment", (x, *vectors, y, *options), assignment)
+        self.assign(*assignment())
         if nhwc:
             nhwc.commit()
         return result
@@ -286,7 +285,7 @@ class NormMethods(BackendBase):
         binary : bool
             As in the forward pass.
         layer : Layer, optional
-            The layer that caches the compiled assignment.
+            Accepted as in neon, and ignored.
 
         Returns
         -------
@@ -318,7 +317,7 @@ class NormMethods(BackendBase):
             error = error - (times(xhat, gamma_sum) + beta_sum) * (1.0 / x.shape[axis])
             return [grad_gamma, grad_beta, delta_out], [gamma_sum, beta_sum, times(times(error, gamma), inv)]
 
-        _assign_cached(self, layer, "bprop_assignment", (delta_out, delta_in, x, *vectors, eps, binary), assignment)
+        self.assign(*assignment())
         if nhwc:
             nhwc.commit()
         return result
@@ -327,16 +326,6 @@ class NormMethods(BackendBase):
 def _orient_columns(axis: int, columns: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return vectors (F, 1) for features along the first axis, or (1, F) for features along the second."""
     return columns if axis else [t.reshape(1, -1) for t in columns]
-
-
-def _assign_cached(
-    be: BackendBase, layer: Any, attribute: str, operands: tuple[Any, ...], assignment: Callable[[], Assignment]
-) -> None:
-    """Run the assignment, with the compiled assignment that the layer caches if there is one."""
-    if (cached := getattr(layer, attribute, None)) is not None:
-        cached(be, operands, assignment)
-    else:
-        be.assign(*assignment())
 
 
 def _check_features(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from neonlite.backend.base import BackendBase
@@ -17,7 +16,6 @@ from neonlite.backend.primitives.operands import (
     check_tensors,
     compute_dtype,
 )
-from neonlite.backend.replay import recording
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_open, check_shape
 from neonlite.dtypes import HALF_DTYPES
@@ -371,11 +369,7 @@ def _checked_dot(
     is_plain = type(alpha) is type(beta) is float and not relu and bsum is None  # as in a Linear layer
     if is_plain and A.allocation is not C.allocation is not B.allocation and C.info.dtype not in HALF_DTYPES:
         _gemm(be, A, B, C, alpha, beta)
-        if recording.calls is not None:
-            recording.calls.append(partial(_gemm, be, A, B, C, alpha, beta))
         return C
-    if recording.calls is not None:
-        recording.calls.append(partial(_dot_with_epilogue, be, name, A, B, C, alpha, beta, relu, bsum))
     return _dot_with_epilogue(be, name, A, B, C, alpha, beta, relu, bsum)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from neonlite.backend import Backend
-from neonlite.backend.planning.assignment import CachedAssignment
 
 
 def test_a_compiled_assignment_reads_the_current_values_of_its_tensors(be):
@@ -128,67 +127,3 @@ def test_a_compiled_assignment_does_not_run_on_a_backend_that_was_cleaned_up():
     with pytest.raises(RuntimeError, match="clean"):
         double()
     assert x.get().tolist() == [[2, 2]]
-
-
-def test_a_cached_assignment_builds_new_trees_and_compiles_repeated_ones(be):
-    x, y, out = be.array([[1.0]]), be.array([[10.0]]), be.zeros((1, 1))
-    calls, cached = [], CachedAssignment()
-
-    def run(of, factor):
-        def build():
-            calls.append(factor)
-            return [out], [of * factor]
-
-        cached(be, (of, factor), build)
-        return out.get().item()
-
-    two, three = 2.0, 3.0
-    assert [run(x, two), run(x, two), run(x, two)] == [2, 2, 2]
-    assert calls == [2]
-    x[:] = 5
-    assert run(x, two) == 10  # the current value of the tensor
-    assert (run(y, two), run(y, two), run(y, three), run(x, two)) == (20, 20, 30, 10)
-    assert calls == [2, 2, 3]
-
-
-def test_a_cached_assignment_forgets_the_oldest_operands(be):
-    xs, out, calls, cached = [be.array([[float(n)]]) for n in range(9)], be.zeros((1, 1)), [], CachedAssignment()
-
-    def run(x):
-        cached(be, (x,), lambda: calls.append(x) or ([out], [x * 2]))
-        return out.get().item()
-
-    assert [run(x) for x in xs] == [*range(0, 18, 2)]
-    assert run(xs[8]) == 16
-    assert len(calls) == 9
-    assert run(xs[0]) == 0
-    assert len(calls) == 10
-
-
-def test_a_cached_assignment_that_failed_to_start_starts_again(be):
-    x, out, cached = be.array([[1.0]]), be.zeros((1, 1)), CachedAssignment()
-    with pytest.raises(ZeroDivisionError):
-        cached(be, (x,), lambda: ([out], [x / (1 // 0)]))
-    cached(be, (x,), lambda: ([out], [x + 1]))
-    cached(be, (x,), lambda: ([out], [x + 1]))
-    assert out.get().item() == 2
-
-
-def test_cached_assignments_of_nothing_and_of_arrays_are_valid(be):
-    x, array, nothing, arrays = be.zeros((1, 2)), np.zeros((1, 2)), CachedAssignment(), CachedAssignment()
-    for n in range(3):
-        array[:] = n
-        nothing(be, (x,), lambda: ([], []))
-        arrays(be, (x,), lambda: ([x], [array]))
-        assert x.get().tolist() == [[n, n]]  # the current value of the array
-
-
-def test_a_copy_of_a_cached_assignment_starts_again(be):
-    x, out, cached = be.array([[1.0]]), be.zeros((1, 1)), CachedAssignment()
-    for _ in range(2):
-        cached(be, (x,), lambda: ([out], [x + 1]))
-    other, z = copy.deepcopy((cached, x))
-    assert not other.cache
-    other(be, (z,), lambda: ([out], [z + 10]))
-    assert out.get().item() == 11
-    assert [entry.operands for entry in cached.cache.values()] == [(x,)]
