@@ -6,7 +6,7 @@ The training state of the network, its buffers and ``be.bsz`` are not changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import Any
 
@@ -42,12 +42,18 @@ def inference(network: Any, passes_states: bool = False) -> Iterator[Callable[[A
     Recurrent states start from zeros. With ``passes_states``, those of layers without ``reset_cells`` start from the
     final ones of the previous minibatch, if that had as many rows.
     """
-    if network.is_expression and not (passes_states and continues_states(network)):
-        yield network.inference_program.of(network)
-        return
-    with shallow_copy(network) as copy:
+    is_expression = network.is_expression and not (passes_states and continues_states(network))
+    has_several_inputs = isinstance(network.input_shape, list)
+    program = network.inference_program.of(network)
+    copies: list[Any] = []
+    with ExitStack() as stack:
 
         def run(x: Tensors) -> LayerOutputs:
+            if is_expression and isinstance(x, list | tuple) == has_several_inputs:  # Seq2Seq decodes one input
+                return program(x)
+            if not copies:
+                copies.append(stack.enter_context(shallow_copy(network)))
+            copy = copies[0]
             is_first = copy.batch_size != copy.be.bsz
             if is_first:
                 copy.allocate()
