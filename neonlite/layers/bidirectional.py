@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Self
 
 from neonlite.backend import Tensor
@@ -133,33 +133,40 @@ class BiBNRNN(RunningStatistics, BiRNN):
     """
 
     rho, eps = 0.9, 1e-3
-    build_tree = Layer.build_tree  # by the formulas, which read passed states as well
 
     def formula(self, x: Operand) -> Operand:
         """Return h of all steps, with inputs normalized by the statistics of the minibatch."""
-        return self._scan_normalized(x, lambda z, _: self.be.normalize(z, axis=1, eps=self.eps))
+        return self.run_directions(x, self._normalize_by_minibatch, training=False)
 
     def training_formula(self, x: Operand) -> Operand:
-        """Return ``formula(x)``, and move the running statistics to those of the minibatch."""
+        """Return ``formula(x)`` from the recurrent state, and assign that and the running statistics."""
         be, rho = self.be, self.rho
-        z = be.concat(self.input_products(x)[0], axis=0)
+        z = be.concat([self._input_product(x, k) for k in range(self.num_directions)], axis=0)
         new = be.mean(z, axis=1), be.var(z, axis=1)
         running = [self.gmean, self.gvar]
         be.assign(running, [rho * old + (1 - rho) * value for old, value in zip(running, new, strict=True)])
-        return self.formula(x)
+        return self.run_directions(x, self._normalize_by_minibatch, training=True)
 
     def inference_formula(self, x: Operand) -> Operand:
         """Return h of all steps, with inputs normalized by the running statistics."""
-        be = self.be
-        return self._scan_normalized(x, lambda z, rows: (z - self.gmean[rows]) / be.sqrt(self.gvar[rows] + self.eps))
+        return self.run_directions(x, self._normalize_by_running_statistics, training=False)
 
-    def _scan_normalized(self, x: Operand, normalize: Callable[[Operand, slice], Operand]) -> Operand:
-        """Return h of all steps of both directions, given how to normalize the rows of one."""
-        products, weights = self.input_products(x)
-        rows = [slice(k * self.nout, (k + 1) * self.nout) for k in range(self.num_directions)]
-        return self.scan_directions(
-            [normalize(z, part) + b for z, part, (_, _, b) in zip(products, rows, weights, strict=True)]
-        )
+    def _input_product(self, x: Operand, k: int) -> Operand:
+        """Return ``W_input x`` of one direction, (output_size, T N), given all inputs, (nin, T N)."""
+        return self.be.dot(self.split_weights(self.W, k)[0], self.slice_direction(x, k))
+
+    def _normalize_by_minibatch(self, x: Operand, k: int, initial: Sequence[Operand]) -> tuple[Operand, list[Operand]]:
+        """Return h of all steps of a direction and the final states, by the statistics of the minibatch."""
+        z = self.be.normalize(self._input_product(x, k), axis=1, eps=self.eps)
+        return self.scan(z + self.split_weights(self.W, k)[2], k, initial)
+
+    def _normalize_by_running_statistics(
+        self, x: Operand, k: int, initial: Sequence[Operand]
+    ) -> tuple[Operand, list[Operand]]:
+        """Return h of all steps of a direction and the final states, by the running statistics."""
+        rows = slice(k * self.nout, (k + 1) * self.nout)
+        z = (self._input_product(x, k) - self.gmean[rows]) / self.be.sqrt(self.gvar[rows] + self.eps)
+        return self.scan(z + self.split_weights(self.W, k)[2], k, initial)
 
     def allocate_parameters(self) -> None:
         super().allocate_parameters()

@@ -578,7 +578,8 @@ class Layer(WeightOwner, DeltaOwner):
 
         The op-tree can be printed, drawn, evaluated (``.get()``) and differentiated, with respect to ``parameters`` and
         to the inputs. A layer that is not configured is configured for these inputs. Buffers of ``fprop`` and
-        ``be.bsz`` are not affected; recurrent states start at zero, or at ``init_state``.
+        ``be.bsz`` are not affected. Recurrent states start at ``init_state`` if it is set; else in training at those of
+        the previous minibatch of N samples, unless there are ``reset_cells``, and at inference at zero.
 
         Parameters
         ----------
@@ -586,7 +587,7 @@ class Layer(WeightOwner, DeltaOwner):
             The inputs: (F, N); (F, T N) with time steps; images also as (C, H, W, N). A list for several inputs.
         training : bool, default False
             Whether to return the outputs in training: with dropout, and with normalization by the statistics of the
-            minibatch, to which the running ones are moved (at once, or when the function of ``jit`` runs).
+            minibatch. Running statistics and recurrent states move (at once, or when the function of ``jit`` runs).
 
         Returns
         -------

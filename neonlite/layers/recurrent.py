@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Self, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer, warn
 from neonlite.initializers import GlorotUniform, Orthonormal
 from neonlite.layers.activation import ActivationLike, check_activation
-from neonlite.layers.buffers import Operands, Trees, with_layout
-from neonlite.layers.layer import Layer, LayerInput, flat
+from neonlite.layers.buffers import copy_tensors, with_layout
+from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, fill_parameter
 from neonlite.layers.unroll import Program, Step, StepUnroll, find_fused_primitive, make_unroll
 from neonlite.layers.weights import accumulates
 from neonlite.messages import describe
-from neonlite.ops.recurrent import gru_step, lstm_step, rnn_step
+from neonlite.ops.recurrent import build_variadic, gru_step, lstm_step, rnn_step
 from neonlite.optree import Operand
 from neonlite.transforms import Identity, Logistic, Rectlin, Tanh, Transform
+from neonlite.tree_structure import untraced
 from neonlite.typing import LayerShape, NativeArray
+
+STATE = "recurrent state: "  # begins the names of its tensors among the buffers of a layer
 
 
 class RecurrentBase(ParameterLayer):
@@ -31,8 +34,9 @@ class RecurrentBase(ParameterLayer):
     ``W_input`` (num_gates output_size, nin), ``W_recur`` (num_gates output_size, output_size) and ``b``
     (num_gates output_size, 1), one after another; these attributes are reshaped views. The biases start at 0.
 
-    The initial state of a minibatch is the final state of the previous one. It is zero with ``reset_cells``, after a
-    change of the batch size or of the number of steps, and after ``reset()``. Gradients do not flow across minibatches.
+    The initial state of a minibatch is the final state of the previous one, for ``fprop`` and for ``layer(x,
+    training=True)``. It is zero with ``reset_cells``, after a change of the batch size or of the number of steps, after
+    ``reset()``, and for ``layer(x)``. Gradients do not flow across minibatches.
 
     Parameters
     ----------
@@ -83,9 +87,9 @@ class RecurrentBase(ParameterLayer):
         self.activation = self.check_activation("activation", Tanh() if activation is None else activation)
         self.split_inputs = False
         self.nsteps = 0  # the number of time steps; 0 before ``configure``
-        self.is_reset = True  # start from zeros, not from the state of a previous minibatch
-        self.pending_state: dict[str, Any] = {}  # from set_state; the next fprop copies it to its buffers
+        self.saved_batch_size = 0  # of a state from set_state from which no fprop has started yet; 0 if there is none
         self.unrolls: list[Any] = []  # an Unroll for each direction
+        self.write_state: Any = None  # assigns the final states of the forward direction to the recurrent state
         self.init_state: Any = None  # the default of fprop's init_state: another layer's final states
         # {layer: its initial states as op-trees, and after it has been built its final ones}, while a network is built
         self.passed_states: dict[Layer, list[Operand]] | None = None
@@ -186,13 +190,15 @@ class RecurrentBase(ParameterLayer):
         return classes[formula] is not RecurrentBase and formula <= program
 
     def formula(self, x: Operand) -> Operand:
-        """Return h of all steps, unrolled from zero states."""
-        x = self.be.reshape(x, (self.nin, -1))
-        directions = [self.unroll(x, direction) for direction in range(self.num_directions)]
-        return directions[0] if len(directions) == 1 else self.be.concat(directions, axis=0)
+        """Return h of all steps, from zeros or ``init_state``."""
+        return self.run_directions(x, self.unroll, training=False)
 
-    def unroll(self, x: Operand, direction: int) -> Operand:
-        """Return h of all steps of one direction as an op-tree, (output_size, T N).
+    def training_formula(self, x: Operand) -> Operand:
+        """Return h of all steps from the recurrent state, and assign the states after the last step to it."""
+        return self.run_directions(x, self.unroll, training=True)
+
+    def unroll(self, x: Operand, direction: int, initial: Sequence[Operand]) -> tuple[Operand, list[Operand]]:
+        """Return h of all steps of one direction, (output_size, T N), and the states after the last step, as op-trees.
 
         It is an op of the table if there is one of the cell and its activation functions, else a tree of all steps.
 
@@ -202,17 +208,70 @@ class RecurrentBase(ParameterLayer):
             The inputs, (nin, T N).
         direction : int
             0 forward in time, 1 backward in time.
+        initial : sequence of Tensor or OpTreeNode
+            The initial states, (output_size, N); zeros for those that are missing.
         """
-        be, F, names = self.be, self.nin_per_direction, [name_of_function(f) for f in self.functions]
+        be, n, names = self.be, x.shape[1] // self.nsteps, [name_of_function(f) for f in self.functions]
         W_input, W_recur, b = self.split_weights(self.W, direction)
-        x = take_block(x, (direction * F, F), (0, x.shape[1])) if self.split_inputs else x
-        if not self.cell or "" in names:
-            return self.scan(be.dot(W_input, x) + b, direction)[0]
-        zeros = be.zeros((self.nout, x.shape[1] // self.nsteps), name="zeros")
+        x = self.slice_direction(x, direction)
+        passes_cells = self.passed_states is not None and len(self.state_names) > 1  # with gradients of c
+        if not self.cell or "" in names or passes_cells:
+            return self.scan(be.dot(W_input, x) + b, direction, initial)
+        zeros = [be.zeros((self.nout, n), name="zeros")] * (len(self.state_names) - len(initial))
         options: dict[str, Any] = dict(zip(("activation", "gate_activation"), names, strict=False))
-        options |= {"steps": self.nsteps, "reverse": bool(direction)}
-        node: Operand = getattr(be, self.cell)(x, W_input, W_recur, b, *[zeros] * len(self.state_names), **options)
-        return node
+        operands = x, W_input, W_recur, b, *initial, *zeros
+        y: Any = getattr(be, self.cell)(*operands, steps=self.nsteps, reverse=bool(direction), **options)
+        final = [take_block(y, (0, self.nout), (0 if direction else y.shape[1] - n, n))]
+        if self.cell == "lstm":
+            final.append(build_variadic(be, "lstm_state", y, *operands, **y.attrs))
+        return y, final
+
+    def run_directions(
+        self,
+        x: Operand,
+        run: Callable[[Operand, int, Sequence[Operand]], tuple[Operand, list[Operand]]],
+        training: bool,
+    ) -> Operand:
+        """Return h of all steps of all directions as an op-tree; in training, assign the final states.
+
+        Parameters
+        ----------
+        x : Tensor or OpTreeNode
+            The inputs.
+        run : callable
+            ``run(x, direction, initial)`` returns h of all steps of one direction, and the states after the last step.
+        training : bool
+            Whether to start from the recurrent state, and to assign the states after the last step to it.
+        """
+        x = self.be.reshape(x, (self.nin, -1))
+        n = x.shape[1] // self.nsteps
+        initial = self.initial_operands(n, training)
+        results = [run(x, k, () if k else initial) for k in range(self.num_directions)]  # backward in time from zeros
+        final = results[0][1]
+        if self.passed_states is not None:
+            self.passed_states[self] = final
+        if training:
+            self.be.assign(self.state_tensors(n), final)
+        outputs = [h for h, _ in results]
+        return outputs[0] if len(outputs) == 1 else self.be.concat(outputs, axis=0)
+
+    def initial_operands(self, n: int, training: bool) -> Sequence[Operand]:
+        """Return the initial states of n sequences, from ``passed_states``, ``init_state`` or the recurrent state.
+
+        Parameters
+        ----------
+        n : int
+            The number of sequences.
+        training : bool
+            Whether to start from the recurrent state if no others are given.
+        """
+        given: Any = self.init_state if self.passed_states is None else self.passed_states.get(self)
+        if given is None:
+            return copy_tensors(self.recurrent_state(n)) if training and not self.reset_cells else []  # constants
+        states = list(given) if isinstance(given, list | tuple) else [given]
+        if any(state.shape != (self.nout, n) for state in states):
+            raise ValueError(f"{self.name}: expected initial states {(self.nout, n)}, got {describe(*states)}.")
+        return states
 
     @property
     def functions(self) -> list[Transform]:
@@ -255,9 +314,8 @@ class RecurrentBase(ParameterLayer):
         return [ParameterSpec("W", "dW", self.weight_shape, RecurrentInitializer(self))]
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        # before the first allocation, keep a state that was loaded from a checkpoint
-        if self.unrolls and batch_size_of(self.pending_state) != self.be.bsz:
-            self.pending_state = {}
+        if self.saved_batch_size != self.be.bsz and (self.unrolls or not self.saved_batch_size):
+            self.reset()  # but keep a state from set_state; before the first allocation of any batch size
         super().allocate(shared_outputs, accumulate_updates)
         for direction, suffix in enumerate(("",) if self.num_directions == 1 else ("_f", "_b")):
             for name, part in zip(("W_input", "W_recur", "b"), self.split_weights(self.W, direction), strict=True):
@@ -268,7 +326,7 @@ class RecurrentBase(ParameterLayer):
         common = {*self.input_layouts} & {*getattr(self.next_layer, "input_layouts", ())}
         self.layout = "columns" if "columns" in common and shared_outputs is None else "CHWN"
         self.outputs = with_layout(self.outputs, self.layout)
-        self.is_reset = True
+        self.write_state = self.be.compile(self.state_tensors(self.be.bsz), self.unrolls[0].final_states)
 
     @property
     def input_layouts(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -297,7 +355,10 @@ class RecurrentBase(ParameterLayer):
 
     def reset(self) -> None:
         """Start the next minibatch from zero states."""
-        self.is_reset, self.pending_state = True, {}
+        self.saved_batch_size = 0
+        for (name, _), t in self._buffers.items():
+            if name.startswith(STATE) and t.backend is self.be:
+                t.fill(0)
 
     def fprop(  # neon's order
         self,
@@ -335,14 +396,15 @@ class RecurrentBase(ParameterLayer):
                 f"{self.name}: expected beta=0, got beta={beta}. Each state depends on the previous one, so outputs of "
                 "different passes cannot be added"
             )
-        states = self.check_init_state(self.init_state if init_state is None else init_state)
-        if self.pending_state:
-            self.restore_state()
+        given = self.check_init_state(self.init_state if init_state is None else init_state)
+        state = self.recurrent_state(self.be.bsz)
+        initial = given if given is not None else [] if self.reset_cells else state
         self.inputs, self.can_backprop = inputs, not inference
         for unroll in self.unrolls:
-            unroll.set_initial_states(states, self.is_reset or self.reset_cells)
+            unroll.set_initial_states([] if unroll.direction else initial)  # backward in time from zeros
             unroll.fprop(inputs)
-        self.is_reset = False
+        self.write_state()
+        self.saved_batch_size = 0
         return self.outputs
 
     def check_init_state(self, init_state: Tensor | Sequence[Tensor] | None) -> list[Tensor] | None:
@@ -378,8 +440,7 @@ class RecurrentBase(ParameterLayer):
             raise RuntimeError(
                 f"{self.name}: expected allocated buffers, got none. Call allocate() before final_states"
             )
-        final_states: list[Tensor] = self.unrolls[0].final_states
-        return final_states
+        return self.state_tensors(self.be.bsz)
 
     @accumulates
     def bprop(
@@ -415,12 +476,12 @@ class RecurrentBase(ParameterLayer):
         """The errors of the initial states, after ``bprop``."""
         return list(self.unrolls[0].state_errors.values())
 
-    def slice_direction(self, x: Tensor, direction: int) -> Tensor:
-        """Return the rows of inputs or deltas of one direction; images as (C H, W N), in the same memory.
+    def slice_direction(self, x: Any, direction: int) -> Any:
+        """Return the rows of inputs or deltas of one direction; images as (C H, W N). Those of a tensor are a view.
 
         Parameters
         ----------
-        x : Tensor
+        x : Tensor or OpTreeNode
             Inputs or deltas.
         direction : int
             0 forward in time, 1 backward in time.
@@ -428,47 +489,7 @@ class RecurrentBase(ParameterLayer):
         if x.shape[0] != self.nin:
             x = x.reshape(self.nin, -1)
         F = self.nin_per_direction
-        return x[direction * F : (direction + 1) * F] if self.split_inputs else x
-
-    # --- op-trees with given states ---
-
-    def build_tree(self, x: Operands, training: bool) -> Trees:
-        if self.init_state is None and self.passed_states is None:
-            return super().build_tree(x, training)
-        products, weights = self.input_products(flat(cast(Operand, x)))
-        return self.scan_directions([z + b for z, (_, _, b) in zip(products, weights, strict=True)])
-
-    def input_products(self, x: Operand) -> tuple[list[Operand], list[list[Tensor]]]:
-        """Return ``W_input x`` of each direction, (num_gates output_size, T N), and its W_input, W_recur and b.
-
-        Parameters
-        ----------
-        x : Tensor or OpTreeNode
-            The inputs.
-        """
-        x, F = self.be.reshape(x, (self.nin, -1)), self.nin_per_direction
-        weights = [self.split_weights(self.W, k) for k in range(self.num_directions)]
-        halves = [take_block(x, (k * F, F), (0, x.shape[1])) if self.split_inputs else x for k in range(len(weights))]
-        return [self.be.dot(W[0], half) for W, half in zip(weights, halves, strict=True)], weights
-
-    def scan_directions(self, inputs: Sequence[Operand]) -> Operand:
-        """Return h of all steps of all directions, forward in time from ``init_state`` or ``passed_states``.
-
-        Parameters
-        ----------
-        inputs : sequence of OpTreeNode
-            ``W_input x + b`` of each direction.
-        """
-        shape, passed = (self.nout, inputs[0].shape[1] // self.nsteps), self.passed_states
-        initial: Any = self.init_state if passed is None else passed.get(self)
-        states = list(initial) if isinstance(initial, list | tuple) else [] if initial is None else [initial]
-        if any(state.shape != shape for state in states):
-            raise ValueError(f"{self.name}: expected initial states {shape}, got {describe(*states)}.")
-        results = [self.scan(z, k, () if k else states) for k, z in enumerate(inputs)]  # backward in time from zeros
-        if passed is not None:
-            passed[self] = results[0][1]
-        outputs = [h for h, _ in results]
-        return outputs[0] if len(outputs) == 1 else self.be.concat(outputs, axis=0)
+        return take_block(x, (direction * F, F), (0, x.shape[1])) if self.split_inputs else x
 
     def scan(self, z: Operand, direction: int, initial: Sequence[Operand] = ()) -> tuple[Operand, list[Operand]]:
         """Return h of all steps, (output_size, T N), and the states after the last step, as op-trees.
@@ -492,21 +513,55 @@ class RecurrentBase(ParameterLayer):
         return be.concat(outputs, axis=1), states
 
     # --- recurrent state across minibatches ---
+    #
+    # For each batch size there is a tensor of each state, which fprop and the op-tree of training read and write.
+    # Compiled programs refer to these tensors, so they are not replaced. They are zeros after a reset.
 
-    progress = ("is_reset", "pending_state")
+    progress = ("saved_batch_size",)
+
+    def state_tensors(self, n: int) -> list[Tensor]:
+        """Return the tensors of the recurrent state of n sequences, (output_size, n) each, new ones if there are none.
+
+        Parameters
+        ----------
+        n : int
+            The number of sequences.
+        """
+        states = []
+        for name in self.state_names:
+            t = self._buffers.get((STATE + name, n))
+            if t is None or t.backend is not self.be:
+                with untraced():
+                    t = self._buffers[STATE + name, n] = self.be.zeros((self.nout, n), name=f"{self.name}.{name}")
+            states.append(t)
+        return states
+
+    def recurrent_state(self, n: int) -> list[Tensor]:
+        """Return the tensors of the recurrent state; warn and use zeros if ``set_state`` had another batch size.
+
+        Parameters
+        ----------
+        n : int
+            The number of sequences.
+        """
+        if self.saved_batch_size not in (0, n):
+            warn(other_batch_size([self.name], self.saved_batch_size, n))
+            with untraced():
+                self.reset()
+        return self.state_tensors(n)
 
     @property
     def running_tensors(self) -> list[Tensor]:
-        """The tensors besides parameters on which the next minibatch depends: the final states."""
-        return super().running_tensors + ([] if self.reset_cells or not self.unrolls else self.final_states)
+        """The tensors besides parameters on which the next minibatch depends: the recurrent state."""
+        return super().running_tensors + ([] if self.reset_cells else self.state_tensors(self.be.bsz))
 
     def get_state(self) -> dict[str, NativeArray]:
         """Return the recurrent state from which the next minibatch starts, arrays by name; empty for zeros."""
-        if self.reset_cells or (self.is_reset and not self.pending_state):
+        n = self.saved_batch_size or self.be.bsz
+        if self.reset_cells or (STATE + self.state_names[0], n) not in self._buffers:
             return {}
-        return self.pending_state or {
-            name: t.get() for name, t in zip(self.state_names, self.final_states, strict=True)
-        }
+        arrays = {name: t.get() for name, t in zip(self.state_names, self.state_tensors(n), strict=True)}
+        return arrays if any(array.any() for array in arrays.values()) else {}
 
     def set_state(self, arrays: dict[str, NativeArray]) -> None:
         """Start the next minibatch from a recurrent state; from zeros if it is empty.
@@ -517,7 +572,11 @@ class RecurrentBase(ParameterLayer):
             The states by name, (output_size, N) each.
         """
         self.check_state(arrays)
-        self.is_reset, self.pending_state = True, dict(arrays)
+        self.reset()
+        if arrays:
+            self.saved_batch_size = arrays[self.state_names[0]].shape[1]
+            for name, t in zip(self.state_names, self.state_tensors(self.saved_batch_size), strict=True):
+                t[:] = arrays[name]
 
     def check_state(self, arrays: dict[str, NativeArray]) -> None:
         """Raise ValueError unless the dict is empty or contains the recurrent state of this layer.
@@ -530,25 +589,12 @@ class RecurrentBase(ParameterLayer):
         shapes: dict[str, Any] = {name: getattr(array, "shape", ()) for name, array in arrays.items()}
         names = {*self.state_names}
         fits = shapes.keys() == names and all(len(s) == 2 and s[0] == self.nout for s in shapes.values())
+        fits = fits and len({s[1] for s in shapes.values()}) == 1
         if arrays and not fits:
             raise ValueError(
-                f"{self.name}: expected the states {', '.join(self.state_names)}, of {self.nout} rows each, "
-                f"got {shapes}"
+                f"{self.name}: expected the states {', '.join(self.state_names)}, of {self.nout} rows each and "
+                f"equally many columns, got {shapes}"
             )
-
-    def restore_state(self) -> None:
-        """Copy the pending state to the final states; warn and use zeros if it is for another batch size."""
-        if (saved := batch_size_of(self.pending_state)) != self.be.bsz:
-            warn(other_batch_size([self.name], saved, self.be.bsz))
-            return self.set_state({})
-        for name, t in zip(self.state_names, self.final_states, strict=True):
-            t[:] = self.pending_state[name]
-        self.is_reset, self.pending_state = False, {}
-
-
-def batch_size_of(state: dict[str, Any]) -> int:
-    """Return the batch size of a recurrent state, arrays (output_size, N) by name; 0 if it is empty."""
-    return next((x.shape[1] for x in state.values()), 0)
 
 
 def other_batch_size(names: Sequence[str], saved: int, current: int) -> str:

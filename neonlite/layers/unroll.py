@@ -68,13 +68,10 @@ class Unroll(ABC):
         ``final_errors`` holds lists of errors of the final states; they are summed.
         """
 
-    def set_initial_states(self, states: list[Tensor] | None, reset: bool) -> None:
-        """Set the initial states to ``states``, to zeros, or to the final states of the previous minibatch."""
-        for i, (target, last) in enumerate(zip(self.initial_states.values(), self.final_states, strict=True)):
-            if states is not None:
-                target[:] = states[i] if i < len(states) else 0
-            else:
-                target[:] = 0 if reset or self.direction else last
+    def set_initial_states(self, states: Sequence[Tensor]) -> None:
+        """Set the initial states; those that are missing are zeros."""
+        for i, target in enumerate(self.initial_states.values()):
+            target[:] = states[i] if i < len(states) else 0
 
     def sum_final_errors(self, targets: Sequence[Tensor], final_errors: Sequence[Sequence[Tensor]]) -> None:
         """Write the sums of the final states' errors to ``targets``."""

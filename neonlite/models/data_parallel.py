@@ -115,7 +115,7 @@ class DataParallel:
         for tensor in self.running:
             communicator.broadcast(tensor)
         for layer in model.layers.leaves():  # of a checkpoint: the states of all processes
-            states = getattr(layer, "pending_state", {})
+            states = layer.get_state()
             if states and {x.shape[1] for x in states.values()} == {self.shard.total}:
                 columns = slice(self.shard.start, self.shard.stop)
                 layer.set_state({name: x[:, columns] for name, x in states.items()})
@@ -194,9 +194,23 @@ class DataParallel:
                 "callback that changes the model or the optimizer must do so on all ranks: without rank_0_only."
             )
 
-    def gather_columns(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return the columns (F, n) of all processes, in the order of the ranks."""
-        return np.concatenate(self.communicator.all_gather_objects(array), axis=1)
+    def gather_states(self, states: list[dict[str, NDArray[Any]]]) -> list[dict[str, NDArray[Any]]]:
+        """Return the recurrent states of layers, with the columns of all processes in the order of the ranks.
+
+        A state of one process may be empty, for zeros, where that of another is not.
+        """
+        ranks = self.communicator.all_gather_objects((states, self.be.bsz))
+        gathered = []
+        for i in range(len(states)):
+            parts = [(of_rank[i], n) for of_rank, n in ranks]
+            like: dict[str, NDArray[Any]] = next((state for state, _ in parts if state), {})
+            gathered.append(
+                {
+                    name: np.concatenate([s[name] if s else np.zeros((len(x), n), x.dtype) for s, n in parts], axis=1)
+                    for name, x in like.items()
+                }
+            )
+        return gathered
 
     def close(self) -> None:
         """End the thread that sums gradients."""

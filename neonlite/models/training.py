@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -387,11 +387,24 @@ def restore_step_on_failure(model: TrainingMethods) -> None:
 
 @contextmanager
 def use_batch_size_of(model: ModelBase, x: Tensor | list[Tensor]) -> Iterator[int]:
-    """Use the batch size of a minibatch, which may be partial, in this thread; yield it."""
+    """Use the batch size of a minibatch in this thread; yield it. Recurrent states do not pass to another size."""
     first = x[0] if isinstance(x, list | tuple) else x
     width = model.layers.num_samples(x) if first.shape[1] else 0
-    with model.be.batch_size(width) if width and width != model.be.bsz else nullcontext():
+    if not width or width == model.be.bsz:
         yield width
+        return
+    with model.be.batch_size(width):
+        reset_states(model)
+        try:
+            yield width
+        finally:
+            reset_states(model)
+
+
+def reset_states(model: ModelBase) -> None:
+    """Let the next minibatch start from recurrent states of zeros."""
+    for layer in model.layers.leaves():
+        layer.set_state({})
 
 
 # --- checks before the first step ------------------------------------------------------------------------------------

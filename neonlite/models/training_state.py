@@ -239,13 +239,14 @@ class TrainingState(NamedTuple):
         if model.preprocessing is not None and model.preprocessing.mean is not None:
             arrays["preprocessing/mean"] = model.preprocessing.mean
         if keep_states:
-            for layer in model.layers.leaves():
+            layers = model.layers.leaves()
+            recurrent = [layer.get_state() for layer in layers]
+            if model.data_parallel is not None:
+                recurrent = model.data_parallel.gather_states(recurrent)
+            for layer, state in zip(layers, recurrent, strict=True):
                 for i, (_, states) in enumerate(parameter_states(layer)):
                     arrays |= {f"states/{layer.name}/{i}/{k}": t.get() for k, t in enumerate(states)}
-                for name, array in layer.get_state().items():
-                    parallel = model.data_parallel
-                    array = array if parallel is None else parallel.gather_columns(array)
-                    arrays[f"recurrent/{layer.name}/{name}"] = array
+                arrays |= {f"recurrent/{layer.name}/{name}": array for name, array in state.items()}
             arrays |= {f"callbacks/{i}": array for i, array in enumerate(split_arrays(model.callbacks_state)[1])}
         return description, arrays
 
@@ -497,7 +498,7 @@ class TrainingState(NamedTuple):
         sizes = {layer.name: array.shape[1] for layer, state in recurrent for array in state.values()}
         lost = {name: n for name, n in sizes.items() if size not in (None, n)}
         for layer, state in recurrent:
-            restore_on_failure(layer, *layer.progress)
+            on_failure(layer.set_state, layer.get_state())
             layer.set_state({} if layer.name in lost else state)
         loaded = {"data_state": data, "optimizer": optimizer, "loaded_state": self._replace(arrays=of_callbacks)}
         restore_on_failure(model, *progress, *loaded)

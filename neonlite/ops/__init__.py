@@ -230,18 +230,25 @@ POOLING: dict[str, Any] = {"kind": "library", "neutral_attrs": {"strides": 1, "p
 NO_METHOD: dict[str, Any] = {"has_method": False}
 
 
+RECURRENCE: dict[str, Any] = {"kind": "library", "result_dtype": "float", "neutral_attrs": {"reverse": 0}}
+
+
+def run_recurrent(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the forward function of an op with a formula of recurrent steps."""
+    return partial(recurrent.run_formula, formula, lambda name: OPS[name].run)
+
+
 def recurrent_ops(name: str, formula: Callable[..., Any], arity: int, doc: str) -> tuple[Op, Op]:
     """Return the rows of a recurrent cell over all time steps, and of its backward pass."""
     backward = partial(recurrent.backward, name)
-    run, run_backward = (partial(recurrent.run_formula, f, lambda x: OPS[x].run) for f in (formula, backward))
-    shared: dict[str, Any] = {"kind": "library", "result_dtype": "float", "neutral_attrs": {"reverse": 0}}
     gradients = f"the gradients of the operands of {name}, one after another in a row"
     return (
-        Op(name, run, partial(recurrent.grad_sequence, name), f"h of all steps of {doc}, over x (F, T N)", arity=arity,
-           formula=formula, shape_fn=partial(recurrent.sequence_shape, name), flops_fn=recurrent.sequence_flops,
-           **shared),
-        Op(f"{name}_backward", run_backward, doc=gradients, arity=-1, formula=backward,
-           shape_fn=partial(recurrent.backward_shape, name), flops_fn=recurrent.backward_flops, **shared, **NO_METHOD),
+        Op(name, run_recurrent(formula), partial(recurrent.grad_sequence, name),
+           f"h of all steps of {doc}, over x (F, T N)", arity=arity, formula=formula,
+           shape_fn=partial(recurrent.sequence_shape, name), flops_fn=recurrent.sequence_flops, **RECURRENCE),
+        Op(f"{name}_backward", run_recurrent(backward), doc=gradients, arity=-1, formula=backward,
+           shape_fn=partial(recurrent.backward_shape, name), flops_fn=recurrent.backward_flops, **RECURRENCE,
+           **NO_METHOD),
     )  # fmt: skip
 
 
@@ -524,6 +531,10 @@ OP_TABLE: tuple[Op, ...] = (
     # --- recurrence over time: sequences (F, T N) ---
     *recurrent_ops("rnn", recurrent.rnn, 5, "a simple recurrent layer"),
     *recurrent_ops("lstm", recurrent.lstm, 6, "an LSTM"),
+    Op("lstm_state", run_recurrent(recurrent.final_cell_state),
+       doc="c after the last step of lstm, of its result and its operands", arity=-1,
+       formula=recurrent.final_cell_state, shape_fn=recurrent.state_shape, flops_fn=recurrent.state_flops,
+       **RECURRENCE, **NO_METHOD),
     *recurrent_ops("gru", recurrent.gru, 5, "a GRU"),
     # --- linear algebra: matrices on the last two axes ---
     Op("tril", lambda xp, x, *, k=0: xp.tril(x, k=k),

@@ -191,6 +191,14 @@ def forward(be: Any, cell: Cell, operands: Sequence[Any], steps: int, reverse: b
     return be.concat([outputs[t] for t in range(steps)], axis=1)
 
 
+def final_cell_state(be: Any, y: Any, *operands: Any, steps: int, reverse: bool, **attrs: str) -> Any:
+    """Return c after the last step of an LSTM, of the result y and the operands of ``lstm``."""
+    *_, (_, _, states, _) = unroll(
+        be, CELLS["lstm"], operands, steps, reverse, functions_of(be, activation_names(attrs))
+    )
+    return states[1]
+
+
 def backward(name: str, be: Any, e: Any, y: Any, *operands: Any, steps: int, reverse: bool, **attrs: str) -> Any:
     """Return the gradients of all operands, of the error e of the result y, one after another in a row."""
     cell, names = CELLS[name], activation_names(attrs)
@@ -332,6 +340,19 @@ def backward_shape(name: str, e: Shape, y: Shape, *operands: Shape, **attrs: Any
     return (1, sum(map(math.prod, operands)))
 
 
+def state_shape(y: Shape, *operands: Shape, **attrs: Any) -> Shape:
+    """Return the shape of a state."""
+    expected = sequence_shape("lstm", *operands, **attrs)
+    if y != expected:
+        raise ValueError(f"expected the result of the shape {expected}, got {y}")
+    return operands[-1]
+
+
+def state_flops(z: Shape, y: Shape, *operands: Shape) -> int:
+    """Return as many operations as the forward pass has."""
+    return sequence_flops(y, *operands)
+
+
 def sequence_flops(z: Shape, *operands: Shape) -> int:
     """Return two operations for each column and each element of W_input and W_recur."""
     x, W_input, W_recur, *_ = operands
@@ -343,12 +364,17 @@ def backward_flops(z: Shape, *operands: Shape) -> int:
     return 2 * sequence_flops(z, *operands[2:])
 
 
+def build_variadic(be: Any, op: str, first: Operand, *rest: Operand, **attrs: Any) -> Any:
+    """Return a node of an op of any number of operands."""
+    others = list(rest)
+    while len(others) > 1:
+        others[-2:] = [be.build("pair", *others[-2:])]
+    return be.build(op, first, others[0], **attrs)
+
+
 def grad_sequence(name: str, be: BackendBase, dz: Operand, z: Operand, *operands: Operand, **attrs: Any) -> Gradients:
     """Return the gradients of a sequence: parts of the result of its backward op."""
-    first, *rest = (dz, z, *operands)
-    while len(rest) > 1:
-        rest[-2:] = [be.build("pair", *rest[-2:])]
-    row: Operand = be.build(f"{name}_backward", first, rest[0], **attrs)
+    row: Operand = build_variadic(be, f"{name}_backward", dz, z, *operands, **attrs)
     parts, start = [], 0
     for x in operands:
         part = take_columns(be, row, start, math.prod(x.shape))

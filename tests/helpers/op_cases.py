@@ -25,7 +25,7 @@ FLAT |= {"argsort", "searchsorted", "slogdet_sign", "max_pool_indices", "roi_poo
 MATRIX_OPS = {op.name for op in OP_TABLE if op.compute_dtypes}  # linear algebra, in float32 and float64
 CELLS = ("rnn", "lstm", "gru")
 # their results are sums of products: in float32, some of their errors are larger than one of rounding
-RECURRENT = {f"{cell}{end}" for cell in CELLS for end in ("", "_backward")}
+RECURRENT = {"lstm_state"} | {f"{cell}{end}" for cell in CELLS for end in ("", "_backward")}
 SUMS_OF_PRODUCTS = MATRIX_OPS | RECURRENT
 # their vectors are unique but for the sign, and are compared by their squares
 SIGN_FREE = {"qr_q", "qr_r", "svd_u", "svd_vh", "eigh_vectors"}
@@ -351,11 +351,11 @@ FUNCTIONS_OF_CELLS = [("tanh", "sig"), ("identity", "tanh"), ("sig", "sig")]
 
 
 def recurrence(op: Op) -> Iterator[Case]:
-    cell = op.name.removesuffix("_backward")
+    cell, _, end = op.name.partition("_")
     gates, states = {"rnn": (1, 1), "lstm": (4, 2), "gru": (3, 1)}[cell]
     for (T, F, H, N), reverse in itertools.product([(3, 2, 2, 2), (1, 3, 1, 2), (2, 1, 2, 1)], [False, True]):
         operands: tuple[Any, ...] = ((F, T * N), (gates * H, F), (gates * H, H), (gates * H, 1), *[(H, N)] * states)
-        operands = ((H, T * N),) * 2 * (cell != op.name) + operands
+        operands = ((H, T * N),) * {"": 0, "state": 1, "backward": 2}[end] + operands
         for functions in FUNCTIONS_OF_CELLS[: 3 - 2 * (T < 3)]:
             names = dict(zip(("activation", "gate_activation"), functions[: 1 + (cell != "rnn")], strict=False))
             yield Case(op.name, operands, {"steps": T, "reverse": reverse, **names})
@@ -447,7 +447,7 @@ def build_of_many(be: Backend, first: Any, *rest: Any, op: str, **attrs: Any) ->
     return be.build(op, first, reduce(lambda pair, x: be.build("pair", x, pair), reversed(rest)), **attrs)
 
 
-METHOD_OF |= {f"{name}_backward": partial(build_of_many, op=f"{name}_backward") for name in CELLS}
+METHOD_OF |= {name: partial(build_of_many, op=name) for name in sorted(RECURRENT - {*CELLS})}
 
 
 def call(be: Backend, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:

@@ -24,6 +24,13 @@ def all_steps(
     name: str, x: Any, W: Any, U: Any, b: Any, *states: Any, y: Any = None, push: Any = None, steps: int, **attrs: Any
 ) -> Any:
     """Return h of all steps; ``push`` is added to U where U is multiplied by h of the previous step, which is in y."""
+    return run(name, x, W, U, b, *states, y=y, push=push, steps=steps, **attrs)[0]
+
+
+def run(
+    name: str, x: Any, W: Any, U: Any, b: Any, *states: Any, y: Any = None, push: Any = None, steps: int, **attrs: Any
+) -> tuple[Any, list[Any]]:
+    """Return h of all steps, and c after the last one if there is one."""
     n, N = U.shape[1], x.shape[1] // steps
     act, gate = (FUNCTIONS[attrs.get(k, "sig")] for k in ("activation", "gate_activation"))
     push, h, *c = np.zeros(U.shape) if push is None else push, *states
@@ -42,12 +49,17 @@ def all_steps(
             h = (1 - u) * h + u * act(z[2 * n :] + (U + push)[2 * n :] @ (r * h))
         outputs[:, at] = h
         before = h if y is None else y[:, at]
-    return outputs
+    return outputs, c
 
 
 def sequence(name: str, *operands: Any, **attrs: Any) -> Any:
     """Return h of all steps."""
     return all_steps(name, *operands, **attrs).real
+
+
+def cell_state(y: Any, *operands: Any, **attrs: Any) -> Any:
+    """Return c after the last step of an LSTM."""
+    return run("lstm", *operands, **attrs)[1][0]
 
 
 def sequence_backward(name: str, e: Any, y: Any, *operands: Any, **attrs: Any) -> Any:
@@ -65,4 +77,5 @@ def sequence_backward(name: str, e: Any, y: Any, *operands: Any, **attrs: Any) -
 
 CELLS = ("rnn", "lstm", "gru")
 RECURRENT = {name: partial(sequence, name) for name in CELLS}
+RECURRENT["lstm_state"] = cell_state
 RECURRENT |= {f"{name}_backward": partial(sequence_backward, name) for name in CELLS}

@@ -104,7 +104,7 @@ def test_a_recurrent_state_can_be_saved_and_restored(be, kind):
     np.testing.assert_array_equal(again.fprop(x).get(), second)
     layer.set_state(state)
     np.testing.assert_array_equal(layer.fprop(x).get(), second)
-    layer.set_state({**state, "h": np.zeros((NOUT, 5))})
+    layer.set_state({name: np.ones((NOUT, 5)) for name in state})
     with pytest.warns(UserWarning, match=r"saved recurrent state is of a batch size of 5, be.bsz is 2: .* from zeros"):
         actual = layer.fprop(x).get()
     layer.reset()
@@ -225,6 +225,7 @@ def test_evaluation_starts_from_zeros_and_keeps_the_state_of_the_training():
         {"h": (12, 4)},
         {"h": (12,), "c": (12, 4)},
         {"h": (12, 4), "c": (11, 4)},
+        {"h": (12, 4), "c": (12, 3)},
         {"h": (12, 4), "c": (12, 4), "d": (1, 1)},
     ],
 )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from neonlite.distributed import Communicator, Distributed, world
 from neonlite.distributed import communicator as communicator_module
 from neonlite.layers import Affine, Dropout
 from neonlite.models import Model
+from neonlite.models.data_parallel import DataParallel
 from neonlite.models.gradients import GradientProgram
 from neonlite.models.training_state import read_checkpoint
 from neonlite.optimizers import Adam, get_param_list
@@ -369,6 +371,17 @@ def test_training_continues_on_another_number_of_ranks(ranks, kind):
     assert_same([result[kind]["weights"] for result in four])
     assert distance(continued(ranks.folder, f"{kind}-2-of-4.model", kind), expected) <= 1e-4
     assert distance(continued(ranks.folder, f"{kind}-1-of-2.model", kind), expected) <= 1e-4
+
+
+def test_the_recurrent_state_of_a_rank_may_be_zero_where_that_of_another_is_not():
+    h, zero = np.arange(6.0).reshape(3, 2), np.zeros((3, 1))
+    by_rank = [([{}, {"h": h}, {}], 2), ([{}, {}, {}], 1), ([{}, {"h": h + 1}, {}], 2)]
+    communicator = SimpleNamespace(all_gather_objects=lambda _: by_rank)
+    states = DataParallel.gather_states(
+        cast(Any, SimpleNamespace(communicator=communicator, be=SimpleNamespace(bsz=2))), by_rank[0][0]
+    )
+    assert [*map(list, states)] == [[], ["h"], []]
+    np.testing.assert_array_equal(states[1]["h"], np.concatenate([h, zero, h + 1], axis=1))
 
 
 def test_a_checkpoint_may_be_loaded_before_the_ranks_are_connected(ranks):

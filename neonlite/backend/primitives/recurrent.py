@@ -1,7 +1,7 @@
 """The ops for recurrence over time in plans: by a fused primitive of the runtime, or by a compiled plan of one step.
 
-A forward step saves what its backward step reads, such as the gates, if the plan has both. A backward step without it
-computes the forward pass again.
+A forward step saves what other steps of the plan read: its backward step the gates and more, and ``lstm_state`` the
+last c. Without a forward step in the plan, these compute the forward pass again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from neonlite.typing import NativeArray as Array
 
 CompilePlan = Callable[[Plan], Callable[[Sequence[Array], Sequence[Array]], None]]  # of an executor
 FUSED_FUNCTIONS = ["tanh", "sig"]  # the activation functions of fused primitives
-BACKWARD = "_backward"
+BACKWARD, STATE = "_backward", "_state"  # ends of the names of the ops that read what a forward step saves
+NUM_RESULTS = {"": 0, BACKWARD: 2, STATE: 1}  # how many operands, such as the result y, precede those of a forward step
 
 
 def find_recurrences(
@@ -35,32 +36,48 @@ def find_recurrences(
 
     ``compile_plan``: the function of the executor, for the plans of single steps.
     """
-    steps = [(v, step) for v, step in plan.numbered_steps if step.op.name.removesuffix(BACKWARD) in CELLS]
-    sources = {v: x for v, step in steps if (x := find_forward(plan, step)) is not None}
+    steps = [(v, step, *split_name(step)) for v, step in plan.numbered_steps]
+    steps = [(v, step, cell, end) for v, step, cell, end in steps if cell in CELLS]
+    sources = {v: x for v, step, *_ in steps if (x := find_forward(plan, step)) is not None}
+    readers = {(sources[v], end) for v, _, _, end in steps if v in sources}
     found: dict[int, tuple[Callable[..., None], Recurrence]] = {}
-    for v, step in steps:
+    for v, step, _, end in steps:
         shapes, dtype = [*map(plan.shape, step.inputs), step.shape], step.dtype
         if dtype not in FLOAT_DTYPES or any(0 in shape for shape in shapes):
             continue
-        is_backward = step.op.name.endswith(BACKWARD)
         if v in sources:
             recurrence = found[sources[v]][1]
         else:
-            operands: Any = step.inputs[2:] if is_backward else step.inputs
-            planned = PlannedStep(primitives, plan, step, operands, f"recurrence {len(found)}", compile_plan)
-            recurrence = make_recurrence(planned, is_backward or v in sources.values())
-        needs_dx = is_backward and reads_before(plan, v, math.prod(plan.shape(step.inputs[2])))
-        found[v] = recurrence.run_backward(needs_dx) if is_backward else recurrence.run_forward, recurrence
+            planned = PlannedStep(primitives, plan, step, operands_of(step), f"recurrence {len(found)}", compile_plan)
+            recurrence = make_recurrence(planned, end == BACKWARD or (v, BACKWARD) in readers)
+            recurrence.saves_state = (v, STATE) in readers
+        run = recurrence.run_state if end else recurrence.run_forward
+        if end == BACKWARD:
+            run = recurrence.run_backward(reads_before(plan, v, math.prod(plan.shape(operands_of(step)[0]))))
+        found[v] = run, recurrence
     return found
 
 
+def split_name(step: Step) -> tuple[str, str]:
+    """Return the name of the cell of a recurrent step, and the end of that of its op."""
+    name = step.op.name
+    end = next((end for end in (BACKWARD, STATE) if name.endswith(end)), "")
+    return name.removesuffix(end), end
+
+
+def operands_of(step: Step) -> Sequence[Any]:
+    """Return the values of x, W_input, W_recur, b and the initial states of a recurrent step."""
+    return step.inputs[NUM_RESULTS[split_name(step)[1]] :]
+
+
 def find_forward(plan: Plan, step: Step) -> int | None:
-    """Return the value of the forward step of which a step is the backward step; None if the plan has none."""
-    y: Any = step.inputs[1]
-    source = plan.find_step(y) if isinstance(y, int) and step.op.name.endswith(BACKWARD) else None
-    is_same = source is not None and (f"{source.op.name}{BACKWARD}", source.inputs, source.attrs) == (
-        step.op.name,
-        step.inputs[2:],
+    """Return the value of the forward step of which a step reads what it saves; None if the plan has none."""
+    cell, end = split_name(step)
+    y: Any = step.inputs[NUM_RESULTS[end] - 1]
+    source = plan.find_step(y) if isinstance(y, int) and end else None
+    is_same = source is not None and (source.op.name, source.inputs, source.attrs) == (
+        cell,
+        operands_of(step),
         step.attrs,
     )
     return y if is_same else None
@@ -86,7 +103,7 @@ class PlannedStep(NamedTuple):
 def make_recurrence(planned: PlannedStep, is_training: bool) -> Recurrence:
     """Return what computes a recurrent step: a fused primitive if the runtime has a fast one for it."""
     primitives, plan, step, operands, *_ = planned
-    kind, names = step.op.name.removesuffix(BACKWARD), activation_names(step.attrs)
+    kind, names = split_name(step)[0], activation_names(step.attrs)
     if names == FUSED_FUNCTIONS:
         (F, columns), (_, H), T = plan.shape(operands[0]), plan.shape(operands[2]), step.attrs["steps"]
         key = primitives.recurrent_shape((kind, T, columns // T, F, H, step.attrs["reverse"]), compute_dtype(step))
@@ -103,8 +120,10 @@ def compute_dtype(step: Step) -> str:
 class Recurrence(ABC):
     """All steps of a recurrent step of a plan.
 
-    ``is_training``: the forward pass saves values for the backward pass.
+    ``is_training``: the forward pass saves values for the backward pass. ``saves_state``: and the last c of an LSTM.
     """
+
+    saves_state = False
 
     def __init__(self, planned: PlannedStep, is_training: bool) -> None:
         self.primitives, self.plan, self.step, self.operands, self.name, _ = planned
@@ -112,11 +131,17 @@ class Recurrence(ABC):
         self.shapes: list[Shape] = [*map(self.plan.shape, self.operands)]
         self.H, self.N = self.shapes[2][1], self.shapes[0][1] // self.T
         self.plans: list[Plan] = []  # of one step
-        self.saved: dict[int, Any] = {}  # {thread: what the last forward pass saved}
+        # {thread: what the last forward pass saved}, for the backward pass and for the step that reads the last c
+        self.saved: dict[int, Any] = {}
+        self.saved_states: dict[int, Array] = {}
 
     @abstractmethod
     def forward(self, operands: Sequence[Array], y: Array) -> Any:
         """Write h of all steps, and return what the backward pass reads."""
+
+    @abstractmethod
+    def last_cell_state(self, saved: Any) -> Array:
+        """Return c after the last step, (H, N), of what ``forward`` has returned."""
 
     @abstractmethod
     def backward(self, e: Array, y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]) -> None:
@@ -128,8 +153,18 @@ class Recurrence(ABC):
         saved = self.forward(operands, y)
         if self.is_training:
             self.saved[get_ident()] = saved
+        if self.saves_state:
+            self.saved_states[get_ident()] = self.last_cell_state(saved)
         if y is not arrays[-1]:
             arrays[-1][...] = y
+
+    def run_state(self, *arrays: Array) -> None:
+        """Compute c after the last step from the operands of that step and its result."""
+        state = self.saved_states.pop(get_ident(), None)
+        if state is None:
+            y, *operands, _ = self.widen(arrays)
+            state = self.last_cell_state(self.forward(operands, self.workspace("outputs", y.shape, y)))
+        arrays[-1][...] = state
 
     def run_backward(self, needs_dx: bool) -> Callable[..., None]:
         """Return the function that computes the backward step from its operands and its result."""
@@ -183,6 +218,10 @@ class FusedRecurrence(Recurrence):
         self.primitives.recurrent_fprop(self.key, weights, initial, final, reserve, x, y)
         return reserve, initial, final
 
+    def last_cell_state(self, saved: Any) -> Array:
+        """Return c after the last step, (H, N), of what ``forward`` has returned."""
+        return saved[2][1].T
+
     def backward(self, e: Array, y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]) -> None:
         """Write the gradients of the operands."""
         (x, *weights), (reserve, initial, final) = operands[:4], saved
@@ -204,7 +243,7 @@ class StepRecurrence(Recurrence):
 
     def __init__(self, planned: PlannedStep, is_training: bool) -> None:
         super().__init__(planned, is_training)
-        self.cell, names = CELLS[self.step.op.name.removesuffix(BACKWARD)], activation_names(self.step.attrs)
+        self.cell, names = CELLS[split_name(self.step)[0]], activation_names(self.step.attrs)
         self.order = [*range(self.T)][:: -1 if self.step.attrs["reverse"] else 1]
         be = self.plan.targets[0].be
         self.be, self.compile_plan = be, planned.compile_plan
@@ -268,6 +307,10 @@ class StepRecurrence(Recurrence):
             self.run_step([self.columns(y, t), *values], [z[t, ...], W_recur, b, *states])
             states = values[:num_states]
         return buffer
+
+    def last_cell_state(self, saved: Any) -> Array:
+        """Return c after the last step, (H, N), of what ``forward`` has returned."""
+        return saved[self.order[-1] if self.is_training else (self.T - 1) % 2, 1, ...]
 
     def backward(self, e: Array, y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]) -> None:
         """Write the gradients of the operands."""

@@ -13,6 +13,7 @@ from neonlite import Autodiff, Backend
 from neonlite.backend.primitives import recurrent
 from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.ops import OPS
+from neonlite.ops.recurrent import build_variadic
 
 USES_PRIMITIVES = [name for name in RUNTIMES if name in ("cpu", "mkl", "gpu", "simulated")]
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -60,6 +61,18 @@ def by_forward_functions(cell: str, xs: list[Any], e: Any, attrs: dict[str, Any]
     return y, OPS[f"{cell}_backward"].run(np, e, y, *xs, **attrs)
 
 
+def last_cells(xs: list[Any], attrs: dict[str, Any]) -> Any:
+    """Return c after the last step of an LSTM, by its forward function on each step."""
+    x, *weights, h, c = xs
+    N = h.shape[1]
+    for t in range(attrs["steps"])[:: -1 if attrs["reverse"] else 1]:
+        z = weights[0] @ x[:, t * N : (t + 1) * N] + weights[1] @ h + weights[2]
+        i, f, o, g = np.split(z, 4)
+        c = c / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
+        h = np.tanh(c) / (1 + np.exp(-o))
+    return c
+
+
 def as_row(gradients: list[Any]) -> Any:
     return np.concatenate([x.get().ravel() for x in gradients])[None]
 
@@ -84,6 +97,39 @@ def test_a_plan_of_both_passes_computes_what_the_forward_functions_do(
     has_onednn = runtime.name in ("cpu", "mkl") and get_library() is not None
     is_fused = has_onednn and cell != "rnn" and dtype == "float32" and T == 6
     assert forward_passes == ["FusedRecurrence" if is_fused else "StepRecurrence"]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 2e-5), ("float16", 1e-2)])
+@pytest.mark.parametrize("T", [1, 2, 6])
+@pytest.mark.parametrize("others", ["forward", "both", "backward", "none"])
+def test_the_last_cell_state_is_that_of_the_forward_pass_of_the_plan(
+    runtime: Backend, forward_passes: list[str], reverse: bool, dtype: str, tolerance: float, T: int, others: str
+) -> None:
+    F, H, _, N = SIZES
+    xs, attrs = operands("lstm", F, H, T, N), attributes("lstm", T, reverse)
+    tensors = [runtime.array(x, dtype) for x in xs]
+    y = runtime.lstm(*tensors, **attrs)
+    state = build_variadic(runtime, "lstm_state", y, *tensors, **attrs)
+    trees = [y] if others in ("forward", "both") else []
+    if others in ("both", "backward"):
+        trees += Autodiff(runtime.sum(y * y), runtime).get_grad_op_tree(tensors)
+    for _ in range(2):
+        *_, found = runtime.evaluate([*trees, state])
+        np.testing.assert_allclose(found.get(), last_cells(xs, attrs), rtol=tolerance, atol=tolerance)
+    assert len(forward_passes) == 2
+
+
+def test_the_last_cell_state_of_a_known_result_is_computed_again(runtime: Backend, forward_passes: list[str]) -> None:
+    F, H, T, N = SIZES
+    for dtype in ("float32", "float64"):
+        xs, attrs = operands("lstm", F, H, T, N), attributes("lstm", T)
+        tensors = [runtime.array(x, dtype) for x in xs]
+        y = runtime.lstm(*tensors, **attrs).astensor()
+        del forward_passes[:]
+        state = build_variadic(runtime, "lstm_state", y, *tensors, **attrs)
+        np.testing.assert_allclose(state.get(), last_cells(xs, attrs), rtol=1e-5, atol=1e-5)
+        assert len(forward_passes) == 1
 
 
 @every_cell

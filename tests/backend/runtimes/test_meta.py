@@ -16,6 +16,7 @@ from helpers.runtimes import RUNTIMES_WITH_ARENA, assert_same_memory, back
 from neonlite import Autodiff, Backend
 from neonlite.name_hints import MissingAttribute
 from neonlite.ops import OP_TABLE, OPS, SYNONYMS
+from neonlite.ops.recurrent import build_variadic
 from neonlite.optree import OpTreeNode
 
 
@@ -293,7 +294,11 @@ def composites(be: Backend) -> None:
     be.attention(x, x, x, be.masked_softmax(x[:, :4], x[:, :4])).astensor()
     for name, rows in (("rnn", 2), ("lstm", 8), ("gru", 6)):
         h, *weights = (be.ones(shape) for shape in [(2, 3), (rows, 4), (rows, 2), (rows, 1)])
-        getattr(be, name)(be.ones((4, 6)), *weights, *[h] * (1 + (name == "lstm")), steps=2).astensor()
+        sequence = be.ones((4, 6)), *weights, *[h] * (1 + (name == "lstm"))
+        y = getattr(be, name)(*sequence, steps=2)
+        y.astensor()
+        if name == "lstm":
+            be.evaluate([y, build_variadic(be, "lstm_state", y, *sequence, **y.attrs)])
     Autodiff(be.cross_entropy(x, be.softmax(x)), be).get_grad_tensor(x)
 
 

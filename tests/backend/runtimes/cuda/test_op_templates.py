@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from neonlite import Backend
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES
 from neonlite.ops import OP_TABLE
+from neonlite.ops.recurrent import build_variadic
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 
@@ -124,8 +124,9 @@ def sequences(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
         h, weights = take(x, 4, 3), [take(y, 4 * gates, n) for n in (5, 4, 1)]
         z = getattr(be, name)(take(p, 5, 6), *weights, *[h] * states, steps=2, reverse=name == "gru")
         rest = [z, take(p, 5, 6), *weights, *[h] * states]
-        pairs = reduce(lambda pair, operand: be.build("pair", operand, pair), reversed(rest))
-        trees += [z, be.build(f"{name}_backward", take(y, 4, 6), pairs, **z.attrs)]
+        trees += [z, build_variadic(be, f"{name}_backward", take(y, 4, 6), *rest, **z.attrs)]
+        if name == "lstm":
+            trees.append(build_variadic(be, "lstm_state", *rest, **z.attrs))
     return trees
 
 
