@@ -198,6 +198,7 @@ class MultiHeadAttention(ParameterLayer):
             self.list_heads(self.attention_weights),
             self.list_heads(self.dropped_weights),
         )
+        self.workspace = None
         self.allocate_parameters()
 
     def allocate_parameters(self) -> None:
@@ -214,7 +215,6 @@ class MultiHeadAttention(ParameterLayer):
             )
             self.alibi_bias = be.zeros((H, 1, T, T), name=f"{self.name}.alibi_bias")
             self.alibi_bias[:] = slope * be.absolute(step - step.T - lag)
-        self.workspace = None
 
     def split_heads(self, *tensors: Tensor) -> list[list[Tensor]]:
         """Split tensors into blocks of F rows; return a list of views (N, F / heads, T), one per head, for each block.

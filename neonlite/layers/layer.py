@@ -31,8 +31,9 @@ from neonlite.layers.buffers import (
     shape_of_data,
     tensor_shape,
 )
+from neonlite.layers.inference import InferenceProgram, inference
 from neonlite.layers.summary import Summary, summarize
-from neonlite.layers.weights import MAX_MINIBATCHES, InferenceCopies, WeightOwner, accumulates
+from neonlite.layers.weights import WeightOwner, accumulates
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
@@ -119,7 +120,7 @@ class Layer(WeightOwner, DeltaOwner):
     needs_outputs = True  # whether bprop reads the outputs; else the next layer may overwrite them
     unread_attributes = (  # attributes that no formula reads: of fprop and bprop
         *("inputs", "outputs", "deltas", "batch_size", "can_backprop", "tree"),
-        *("owns_output", "owns_delta", "_buffers", "_views", "inference_copies"),
+        *("owns_output", "owns_delta", "_buffers", "_views"),
     )
 
     def __init__(self, name: str | None = None, parallelism: str = "Unknown") -> None:
@@ -137,7 +138,7 @@ class Layer(WeightOwner, DeltaOwner):
         self.container: Layer | Any = None  # that has allocated this layer
         self.batch_size = 0  # of the buffers; 0: they are not allocated
         self._trainable = True
-        self.inference_copies = InferenceCopies()  # of ``layer(x)`` and ``Model.predict``
+        self.inference_program = InferenceProgram()
         self.can_backprop = False  # whether the last fprop was a training pass
         self.tree: OpTreeNode | None = None  # formula(inputs), if the layer is computed from its formula
         self.acc_on = False  # whether bprop adds to the gradients
@@ -648,14 +649,9 @@ class Layer(WeightOwner, DeltaOwner):
     def _evaluate(self, x: Tensors) -> LayerOutputs:
         """Return the outputs at inference, by ``fprop`` of a copy with its own buffers."""
         x = [as_tensor(y) for y in x] if isinstance(x, list | tuple) else as_tensor(x)
-        n = self.num_samples(x)
-        with self.be.lock, self.be.batch_size(n):
-            copy = self.inference_copies.of(self, n, MAX_MINIBATCHES * n)
-            leaves = copy.leaves()
-            for leaf in leaves:
-                leaf.set_state({})
-            inputs: Any = x if leaves[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
-            outputs: Tensors = copy_tensors(copy.fprop(inputs, inference=True))
+        inputs: Any = x if self.leaves()[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
+        with self.be.lock, self.be.batch_size(self.num_samples(x)), inference(self) as run:
+            outputs: Tensors = copy_tensors(run(inputs))
             return outputs
 
     # --- backward pass ---

@@ -156,7 +156,8 @@ class BatchNorm(RunningStatistics, NormalizationBase):
 
     def allocate_parameters(self) -> None:
         super().allocate_parameters()
-        self.init_params(self.nfm)
+        if self.gmean is None or self.xmean is None:
+            self.init_params(self.nfm)
 
     def init_params(self, nfm: int) -> None:
         """Allocate the statistics unless they exist, and set ``allparams``."""

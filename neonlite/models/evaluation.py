@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -23,7 +23,8 @@ from neonlite.callbacks.history import new_figure, save_figure
 from neonlite.data import NervanaDataIterator
 from neonlite.data.iterator import ResumableIterator
 from neonlite.encoders.targets import NumberEncoder, TargetEncoder
-from neonlite.layers import GeneralizedCost, Multicost, Seq2Seq
+from neonlite.layers import GeneralizedCost, Multicost
+from neonlite.layers.inference import inference, shallow_copy
 from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe
 from neonlite.models.base import ModelBase
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Part = TypeVar("Part")
-Minibatch = tuple[Callable[[Any], Any], int, int, int]  # the pass, its columns, the first of them, those of all
 
 
 class MetricValues(OneElement):
@@ -235,11 +235,12 @@ class EvaluationMethods(ModelBase):
         numpy.ndarray
             Token ids (rows, steps).
         """
-        search = BeamSearch(cast(Seq2Seq, self.layers))
 
         def run(x: Any) -> Any:
             x = x[0] if isinstance(x, list | tuple) else x
-            return search.beamsearch(x, num_beams or 1, steps)[0][:, 0].T
+            with shallow_copy(self.layers) as network:
+                network.allocate()
+                return BeamSearch(network).beamsearch(x, num_beams or 1, steps)[0][:, 0].T
 
         tokens = map_outputs(self, dataset, lambda y, t, columns, n: y[:, columns].T, run)
         return np.concatenate(gather(self, dataset, tokens))
@@ -250,26 +251,32 @@ class EvaluationMethods(ModelBase):
 
 def map_minibatches(
     where: str,
+    network: Any,
     minibatches: Any,
     num_rows: int,
-    open_network: Callable[[Any], AbstractContextManager[Minibatch]],
+    run: Callable[[Any], Any],
     function: Callable[[Any, Any, Any, int], Part],
 ) -> list[Part]:
     """Return ``function(outputs, targets, columns, n)`` for each minibatch: the n columns of rows not evaluated before.
 
-    ``open_network(x)`` is a context in which the network has the batch size of the minibatch.
+    ``run(x)`` returns the outputs; meanwhile ``be.bsz`` is the number of rows of the minibatch. In a ``fit`` in several
+    processes, a minibatch of a data set has the columns of this process.
     """
     parts: list[Part] = []
-    remaining = num_rows
+    remaining, be = num_rows, network.be
+    is_sharded = isinstance(minibatches, ResumableIterator)
     for x, t in minibatches:
         raise_interrupt()
         if remaining <= 0:
             break
-        with open_network(x) as (run, width, first_column, columns_of_all):
-            n = max(0, min(remaining - first_column, width))
-            remaining -= columns_of_all
-            if not n:
-                continue
+        width = network.num_samples(x) if (x[0] if isinstance(x, list | tuple) else x).shape[1] else 0
+        shard = be.minibatch_shard if is_sharded else None
+        first_column, columns_of_all = (0, width) if shard is None else (shard.start, shard.total)
+        n = max(0, min(remaining - first_column, width))
+        remaining -= columns_of_all
+        if not n:
+            continue
+        with be.batch_size(width):
             y = run(x)
             steps = (y[0] if isinstance(y, list) else y).shape[1] // width
             columns: Any = slice(0, None)
@@ -285,44 +292,31 @@ def map_outputs(
     model: ModelBase,
     dataset: Any,
     function: Callable[[Any, Any, Any, int], Part],
-    run: Callable[..., Any] | None = None,
+    run: Callable[[Any], Any] | None = None,
 ) -> list[Part]:
-    """Return the values of ``map_minibatches`` for a data set, in the buffers of training.
+    """Return the values of ``map_minibatches`` for a data set. Training, its buffers and states are not changed.
 
-    ``run(x)`` computes the outputs; default: inference. In a ``fit`` in several processes, these are the columns of
-    this process. Afterwards, also after an error, the data set and the layers have their previous states.
+    ``run(x)`` computes the outputs; default: inference. Afterwards, also after an error, the data set has its previous
+    state.
     """
     model.check_can_evaluate()
     check_inputs(model.name, model.input_encoder, dataset)
     model.initialize(check_dataset(f"{model.name}: dataset", dataset))
-    is_sharded = isinstance(dataset, ResumableIterator)
-
-    @contextmanager
-    def open_network(x: Any) -> Iterator[Minibatch]:
-        with use_batch_size_of(model, x) as width:
-            shard = model.be.minibatch_shard if is_sharded else None
-            first_column, columns_of_all = (0, width) if shard is None else (shard.start, shard.total)
-            yield run or partial(model.fprop, inference=True), width, first_column, columns_of_all
 
     def evaluate() -> list[Part]:
-        if is_sharded:
+        if isinstance(dataset, ResumableIterator):
             dataset.minibatch = 0  # its epoch starts again, also with another batch size than before
         before = dataset.get_state() if hasattr(dataset, "get_state") else None
-        has_batch_size = model.layers.batch_size in (0, model.be.bsz)  # else the next minibatch starts from zeros
-        states = [(layer, layer.get_state() if has_batch_size else {}) for layer in model.layers.leaves()]
 
         def restore() -> None:
             dataset.reset()
             if before is not None:  # it may be the training set
                 dataset.set_state({**before, "minibatch": 0})
-            for layer, arrays in states:
-                layer.set_state(arrays)
 
         on_failure(restore)
-        for layer, _ in states:
-            layer.set_state({})
         dataset.reset()
-        parts = map_minibatches(model.name, dataset, dataset.ndata, open_network, function)
+        with nullcontext(run) if run is not None else inference(model.layers, passes_states=True) as compute:
+            parts = map_minibatches(model.name, model.layers, dataset, dataset.ndata, compute, function)
         restore()
         return parts
 

@@ -13,8 +13,8 @@ from neonlite.backend.tensor import OneHot
 from neonlite.backend.validation import check_number, instance, integer
 from neonlite.data.text import get_tokenizer, tokens_to_ids
 from neonlite.layers import Seq2Seq
+from neonlite.layers.inference import shallow_copy
 from neonlite.layers.recurrent import RecurrentBase
-from neonlite.layers.weights import InferenceCopies
 from neonlite.messages import describe
 from neonlite.models.base import ModelBase
 
@@ -102,16 +102,16 @@ def check_prompt(prompt: object, vocab_size: int) -> list[int]:
 def generate_tokens(model: ModelBase, tokens: list[int], length: int, temperature: float, seed: int) -> Iterator[int]:
     """Yield the tokens that ``sample`` generates."""
     rng, be = np.random.default_rng(seed), model.layers.be
-    with be.lock, be.batch_size(1):
-        network = InferenceCopies().of(model.layers, 1, 1)
+    with shallow_copy(model.layers) as network:
         is_recurrent = any(isinstance(x, RecurrentBase) for x in network.leaves())
         predictor = predict_stepwise(network) if is_recurrent else predict_windowed(network)
-        next(predictor)
-    for _ in range(length):
         with be.lock, be.batch_size(1):
-            p = predictor.send(tokens)
-        tokens.append(draw_token(p.astype(np.float64), temperature, rng))
-        yield tokens[-1]
+            next(predictor)
+        for _ in range(length):
+            with be.lock, be.batch_size(1):
+                p = predictor.send(tokens)
+            tokens.append(draw_token(p.astype(np.float64), temperature, rng))
+            yield tokens[-1]
 
 
 def check_language_model(model: ModelBase) -> None:

@@ -1,10 +1,10 @@
-"""Prediction: the outputs of a network for arrays of rows, in separate buffers from those of training."""
+"""Prediction: the outputs of a network for arrays of rows; the training state does not change."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -20,12 +20,11 @@ from neonlite.data.iterator import first_true_row, to_array, transpose_hint
 from neonlite.data.minibatches import MinibatchBuffers, Preprocessing
 from neonlite.dtypes import is_float_array
 from neonlite.encoders.targets import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
-from neonlite.layers.weights import MAX_MINIBATCHES
+from neonlite.layers.inference import inference
 from neonlite.models.base import ModelBase
 from neonlite.models.evaluation import (
     EvaluationMethods,
     MetricValues,
-    Minibatch,
     as_columns,
     map_minibatches,
     output_rows,
@@ -344,18 +343,9 @@ def predict_rows(
             x = [buffer.fill(n, [(slice(0, n), rows.T)]) for buffer, rows in zip(buffers, batch, strict=True)]
             yield x if isinstance(shape, list) else x[0], None
 
-    @contextmanager
-    def open_copy(x: Any) -> Iterator[Minibatch]:
-        width = network.num_samples(x)
-        with be.batch_size(width):
-            copy = network.inference_copies.of(network, width, MAX_MINIBATCHES * batch_size)
-            for layer in copy.leaves():
-                layer.set_state({})  # recurrent states of zeros
-            yield partial(copy.fprop, inference=True), width, 0, width
-
-    with be.lock:  # so that all rows use the same weights
+    with be.lock, inference(network) as run:  # so that all rows use the same weights
         return np.concatenate(
-            map_minibatches(where, minibatches(), len(arrays[0]), open_copy, partial(output_rows, where))
+            map_minibatches(where, network, minibatches(), len(arrays[0]), run, partial(output_rows, where))
         )
 
 

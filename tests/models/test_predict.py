@@ -402,6 +402,18 @@ def test_a_model_predicts_during_the_fit_of_one_that_shares_its_layers():
     assert all(x.tobytes() in known for x in result)
 
 
+def test_all_rows_of_a_prediction_during_fit_have_the_weights_of_one_step():
+    gen_backend("cpu", rng_seed=2, batch_size=16)
+    train, (X, _) = data(), points()
+    model, found = Model(layers()[::2], train), []
+    rows = np.repeat(X[:1], 50, axis=0)  # in 7 minibatches, one of them partial
+    with threads(lambda: found.append(model.predict(rows, batch_size=8))):
+        model.fit(train, CrossEntropyMulti(), Adam(), 20)
+    for outputs in found:
+        np.testing.assert_allclose(outputs, np.repeat(outputs[:1], 50, axis=0), rtol=1e-5)
+    assert len({x[0].tobytes() for x in found}) > 1  # of several steps
+
+
 def test_be_batch_size_sets_the_batch_size_of_one_thread(be):
     be.bsz = 8
     seen = []

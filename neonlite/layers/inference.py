@@ -1,0 +1,105 @@
+"""Inference: the outputs of a network for minibatches, by a compiled program, or by ``fprop`` of a copy.
+
+The training state of the network, its buffers and ``be.bsz`` are not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import MethodType
+from typing import Any
+
+from neonlite.backend.attributes import same_objects
+from neonlite.backend.base import Untracked
+from neonlite.layers.buffers import LayerOutputs, Tensors
+from neonlite.layers.weights import WeightOwner
+from neonlite.programs import Jit, jit
+
+
+class InferenceProgram(Untracked):
+    """The compiled function ``network(x)`` of one network. A copy of the network has an empty one."""
+
+    def __init__(self) -> None:
+        self.network: Any = None
+        self.function: Jit[..., Any] | None = None
+
+    def of(self, network: Any) -> Jit[..., Any]:
+        """Return the function of a network, which in a shallow copy of a layer differs from that of the original."""
+        if self.function is None or self.network is not network:
+            self.network, self.function = network, jit(network.__call__)
+            self.function.name = network.name
+        return self.function
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(self), ()
+
+
+@contextmanager
+def inference(network: Any, passes_states: bool = False) -> Iterator[Callable[[Any], LayerOutputs]]:
+    """Yield a function that returns the outputs of a network for a minibatch of ``be.bsz`` rows.
+
+    Recurrent states start from zeros. With ``passes_states``, those of layers without ``reset_cells`` start from the
+    final ones of the previous minibatch, if that had as many rows.
+    """
+    is_expression = network.is_expression and not (passes_states and continues_states(network))
+    has_several_inputs = isinstance(network.input_shape, list)
+    program = network.inference_program.of(network)
+    copies: list[Any] = []
+    with ExitStack() as stack:
+
+        def run(x: Tensors) -> LayerOutputs:
+            if is_expression and isinstance(x, list | tuple) == has_several_inputs:  # Seq2Seq decodes one input
+                return program(x)
+            if not copies:
+                copies.append(stack.enter_context(shallow_copy(network)))
+            copy = copies[0]
+            is_first = copy.batch_size != copy.be.bsz
+            if is_first:
+                copy.allocate()
+            if is_first or not passes_states:
+                for layer in copy.leaves():
+                    layer.set_state({})
+            return copy.fprop(x, inference=True)
+
+        yield run
+
+
+def continues_states(network: Any) -> bool:
+    """Return whether a minibatch starts with the final recurrent states of the previous one in some layer."""
+    return not all(getattr(layer, "reset_cells", True) for layer in network.leaves())
+
+
+@contextmanager
+def shallow_copy(network: Any) -> Iterator[Any]:
+    """Yield a copy of a network that shares its parameters and has its own buffers: none, until ``allocate``.
+
+    Its layers have the attributes of the original. Its memory is freed at the end.
+    """
+    copies: dict[int, Any] = {}
+    layers: list[WeightOwner] = []
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, WeightOwner):
+            if id(value) not in copies:
+                copies[id(value)] = object.__new__(type(value))
+                layers.append(value)
+            return copies[id(value)]
+        if isinstance(value, MethodType) and isinstance(value.__self__, WeightOwner):
+            return MethodType(value.__func__, copied(value.__self__))
+        if type(value) in (list, tuple, dict):
+            items = value.values() if type(value) is dict else value
+            new = [copied(x) for x in items]
+            if not same_objects(new, items):
+                return dict(zip(value, new, strict=True)) if type(value) is dict else type(value)(new)
+        return value
+
+    copied(network)
+    for layer in layers:  # grows in the loop
+        attributes = {name: copied(x) for name, x in vars(layer).items()}
+        vars(copies[id(layer)]).update(attributes, _buffers={}, _views={}, batch_size=0)
+    try:
+        yield copied(network)
+    finally:
+        for layer in copies.values():
+            vars(layer).clear()  # layers refer to each other; this frees their memory immediately
