@@ -63,7 +63,7 @@ class Activation(Layer):
 
     @property
     def is_expression(self) -> bool:
-        """Whether the outputs are an op-tree of the inputs; not if f is of the user and has a derivative of its own."""
+        """Whether the outputs are an op-tree of the inputs; not if f is custom and has a derivative."""
         f = type(self.transform)
         return super().is_expression and has_builtin_method(f, "bprop") and has_builtin_method(f, "backward")
 

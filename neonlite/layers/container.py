@@ -232,6 +232,11 @@ class LayerContainer(Layer):
         self.allocate_layers(**drop_defaults(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
         self.batch_size = self.be.bsz
 
+    def allocate_missing(self) -> None:
+        """Allocate the buffers of the network if there are none, as before its first ``fprop``."""
+        if not self.batch_size and self.in_shape is not None and not self.root.batch_size:
+            self.root.allocate_buffers()
+
     def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the layers.
 
@@ -444,8 +449,7 @@ class Sequential(LayerContainer):
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of all layers, and return those of the last one. Missing buffers are allocated."""
         self.reject_scaling(beta)
-        if not self.batch_size and self.container is None:
-            self.allocate_buffers()
+        self.allocate_missing()
         x: Tensor | Any = inputs
         self.can_backprop = False
         for layer in self.layers:

@@ -126,6 +126,7 @@ class Broadcast(LayerContainer):
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs of all branches, and return the merged outputs."""
         self.reject_scaling(beta)
+        self.allocate_missing()
         self.can_backprop = False
         branches = zip(cast(list[Any], self.layers), self.branch_inputs(inputs), strict=True)
         self.merge_outputs([branch.fprop(x, inference) for branch, x in branches])
@@ -600,6 +601,7 @@ class Tree(LayerContainer):
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of the trunk and of all branches, and return them as a list."""
         self.reject_scaling(beta)
+        self.allocate_missing()
         self.can_backprop = False
         self.outputs = []
         for branch, node in zip(self.branches, self.nodes, strict=True):
@@ -656,6 +658,7 @@ class SingleOutputTree(Tree):
         if not inference:
             return super().fprop(inputs, inference, beta)
         self.reject_scaling(beta)
+        self.allocate_missing()
         self.can_backprop = False
         self.outputs = self.branches[0].fprop(inputs, inference)
         return self.outputs

@@ -313,15 +313,19 @@ class RecurrentBase(ParameterLayer):
     def parameter_specs(self) -> list[ParameterSpec]:
         return [ParameterSpec("W", "dW", self.weight_shape, RecurrentInitializer(self))]
 
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        if self.saved_batch_size != self.be.bsz and (self.unrolls or not self.saved_batch_size):
-            self.reset()  # but keep a state from set_state; before the first allocation of any batch size
-        super().allocate(shared_outputs, accumulate_updates)
+    def allocate_parameters(self) -> None:
+        super().allocate_parameters()
         for direction, suffix in enumerate(("",) if self.num_directions == 1 else ("_f", "_b")):
             for name, part in zip(("W_input", "W_recur", "b"), self.split_weights(self.W, direction), strict=True):
                 vars(self)[f"{name}{suffix}"] = part
             for name, part in zip(("dW_input", "dW_recur", "db"), self.split_weights(self.dW, direction), strict=True):
                 vars(self)[f"{name}{suffix}"] = part
+
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        if self.saved_batch_size != self.be.bsz and (self.unrolls or not self.saved_batch_size):
+            self.reset()  # but keep a state from set_state; before the first allocation of any batch size
+        super().allocate(shared_outputs, accumulate_updates)
+        self.allocate_parameters()
         self.unrolls = [make_unroll(self, direction) for direction in range(self.num_directions)]
         common = {*self.input_layouts} & {*getattr(self.next_layer, "input_layouts", ())}
         self.layout = "columns" if "columns" in common and shared_outputs is None else "CHWN"

@@ -281,6 +281,7 @@ class Seq2Seq(StatePassing):
             (V, S N).
         """
         self.reject_scaling(beta)
+        self.allocate_missing()
         self.can_backprop = False
         meaning = (
             "[x, previous], of the encoder and of the decoder (the targets of the previous step), or for inference x"
@@ -317,6 +318,7 @@ class Seq2Seq(StatePassing):
         inference : bool
             Do not prepare for ``bprop``.
         """
+        self.allocate_missing()
         self.encoder.fprop(x, inference)
         self.pass_states()
 
@@ -341,6 +343,7 @@ class Seq2Seq(StatePassing):
         x : Tensor
             Inputs of the encoder, (F, T N).
         """
+        self.allocate_missing()
         self.set_decoder_steps(1)
         self.encode(x)
 
@@ -645,6 +648,7 @@ class SkipThought(StatePassing):
             Probabilities [before, after], (vocab_size, T N) each; or the vectors (nhidden, N).
         """
         self.reject_scaling(beta)
+        self.allocate_missing()
         self.can_backprop = False
         meaning = "[sentence, before, after], the last two delayed by one step, or for inference the sentence"
         parts = self.check_parts(inputs, inference, INPUT_NAMES, meaning)

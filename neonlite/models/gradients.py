@@ -2,8 +2,8 @@
 
 ``Model.fit`` traces ``network_gradients`` once for each size of a minibatch, and again after an attribute of a layer or
 of the cost has changed. The program writes the gradients of the parameters, the running statistics and the recurrent
-states. The outputs and the errors of single layers have no memory of their own in it: ``layer.outputs`` and
-``layer.deltas`` are those of the last ``fprop`` and ``bprop``.
+states, and not the outputs and the errors of single layers: ``layer.outputs`` and ``layer.deltas`` are those of the
+last ``fprop`` and ``bprop``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COST_METHODS = ("get_cost", "get_errors", "build_costs", "build_errors")
 
 
 class NotAnExpressionError(Exception):
-    """What a program is to be compiled from has methods of the user for the forward or backward pass."""
+    """The network, the cost or the model has custom methods for the forward or backward pass."""
 
 
 class GradientProgram:

@@ -505,7 +505,7 @@ def diagnosis(model: TrainingMethods, x: Any, t: Any) -> str:
         remedies += f", LossScaling(optimizer) or float32 instead of {model.be.default_dtype_name}"
     if weights := model.nonfinite_weights():
         return f"the previous step left NaN or infinity in {shortened_list(weights)}; possible remedies: {remedies}"
-    if model.program is not None and model.program.function is not None:  # single outputs had no memory of their own
+    if model.program is not None and model.program.function is not None:  # it keeps no outputs of single layers
         states = [(layer, layer.get_state()) for layer in model.layers.leaves()]
         model.fprop(x, inference=True)
         for layer, state in states:

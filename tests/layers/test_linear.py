@@ -30,7 +30,7 @@ def test_a_wrong_number_of_outputs_is_rejected(cpu, nout):
         Affine(nout, Gaussian(), name="fc")
 
 
-def test_buffers_of_two_batch_sizes_are_reused_and_weights_are_read_anew(be):
+def test_buffers_of_two_batch_sizes_are_reused_and_new_weights_are_read(be):
     layer = Bias()
     network = Sequential([Linear(3, init=Gaussian()), layer])
     be.bsz = 4

@@ -281,7 +281,7 @@ def test_what_a_callback_replaces_is_used_from_the_next_step_on(act: Any) -> Non
 
 
 class Doubled(Linear):
-    """A layer of a user with a gradient of its own."""
+    """A custom layer with a gradient."""
 
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
         deltas = super().bprop(error, alpha, beta)
@@ -290,7 +290,7 @@ class Doubled(Linear):
 
 
 class Square(Transform):
-    """A transform of a user, with a derivative of its own."""
+    """A custom transform with a derivative."""
 
     def __call__(self, x: Any) -> Any:
         return x * x

@@ -142,7 +142,7 @@ class OneDNNMatmul(NumPyPrimitives):
                 v = plan.view_base(step.inputs[1])
                 if plan.shape(step.inputs[1])[1] % ROW_ELEMENTS == 0 and v in plan.offsets:
                     shifts[v] = SHIFT_BYTES
-        return shifts if get_library() is not None else {}
+        return shifts if shifts and get_library() is not None else {}
 
     def _try_batched(self, library: Library, a: Array, b: Array, c: Array) -> bool:
         """Multiply two stacks, or their transposes for a column-major c; return whether that was possible."""
