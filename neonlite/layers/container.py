@@ -226,11 +226,17 @@ class LayerContainer(Layer):
         """Allocate all buffers except those of the deltas."""
         self.check_configured()
         self.allocate_parameters()
-        for layer in self.layers:
-            layer.container = self
+        self.take_layers()
         self.can_backprop, self.batch_size = False, 0
         self.allocate_layers(**drop_defaults(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
         self.batch_size = self.be.bsz
+
+    def take_layers(self) -> None:
+        """Make this network the one that its layers belong to."""
+        for layer in self.layers:
+            layer.container = self
+            if isinstance(layer, LayerContainer):
+                layer.take_layers()
 
     def allocate_missing(self) -> None:
         """Allocate the buffers of the network if there are none, as before its first ``fprop``."""

@@ -185,6 +185,7 @@ class ModelBase(NervanaObject):
         """
         self.layers.configure(shape)
         self.layers.allocate_parameters()
+        self.layers.take_layers()
 
     @property
     def resume_settings(self) -> dict[str, Any]:

@@ -236,6 +236,8 @@ class EvaluationMethods(ModelBase):
             Token ids (rows, steps).
         """
 
+        BeamSearch(cast(Seq2Seq, self.layers))  # raises an error for another network
+
         def run(x: Any) -> Any:
             x = x[0] if isinstance(x, list | tuple) else x
             with shallow_copy(self.layers) as network:
