@@ -94,6 +94,8 @@ def overloads(signature: inspect.Signature) -> Iterator[tuple[list[str], str]]:
     keywords = [x.replace(kind=x.KEYWORD_ONLY) if x.kind is x.POSITIONAL_OR_KEYWORD else x for x in (tensor, *after)]
     if any(x.default is not x.empty for x in before):
         yield render([*before, *keywords]), "Tensor"
+        if out.kind is out.KEYWORD_ONLY:
+            return
         before = [x.replace(default=x.empty) for x in before]
     yield render([*before, tensor, *after]), "Tensor"
 

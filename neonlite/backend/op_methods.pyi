@@ -1471,10 +1471,6 @@ class OpMethods(BackendBase):
         """Return ones with a probability, and zeros, new ones at each evaluation, as for dropout."""
 
     @overload
-    def random_mask(self, *shape: ShapeLike, keep: float, out: Tensor) -> Tensor:
-        """Return ones with a probability, and zeros, new ones at each evaluation, as for dropout."""
-
-    @overload
     def reciprocal(self, a: OperandLike, out: None = None) -> OpTreeNode:
         """Return ``1 / a``."""
 

@@ -52,6 +52,7 @@ class GeneralizedCost(BufferOwner):
         self.costfunc: Cost = with_attributes(f"{self.name}: costfunc", costfunc, "__call__", kind)
         self.outputs: Tensor | Any = None
         self.deltas: Tensor | Any = None
+        self.mean: Tensor | Any = None  # the mean of ``outputs``
         self.cost: NativeArray = None
         self.network: Layer | Any = None
         self.shortcut = False

@@ -118,7 +118,7 @@ class Layer(WeightOwner, DeltaOwner):
     input_layouts: tuple[str, ...] = ("CHWN",)  # "CHWN" or "columns" of inputs and deltas; primitives choose NHWC
     layout = "CHWN"  # or "columns", of outputs and their errors; ``allocate`` selects one that the next layer reads
     needs_outputs = True  # whether bprop reads the outputs; else the next layer may overwrite them
-    unread_attributes = (  # attributes that no formula reads: of fprop and bprop
+    unread_attributes: tuple[str, ...] = (  # attributes that no formula reads: of fprop and bprop
         *("inputs", "outputs", "deltas", "batch_size", "can_backprop", "tree"),
         *("owns_output", "owns_delta", "_buffers", "_views"),
     )

@@ -23,7 +23,7 @@ from neonlite.callbacks.history import new_figure, save_figure
 from neonlite.data import NervanaDataIterator
 from neonlite.data.iterator import ResumableIterator
 from neonlite.encoders.targets import NumberEncoder, TargetEncoder
-from neonlite.layers import GeneralizedCost, Multicost
+from neonlite.layers import GeneralizedCost, Multicost, Seq2Seq
 from neonlite.layers.inference import inference, shallow_copy
 from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe
@@ -235,7 +235,6 @@ class EvaluationMethods(ModelBase):
         numpy.ndarray
             Token ids (rows, steps).
         """
-
         BeamSearch(cast(Seq2Seq, self.layers))  # raises an error for another network
 
         def run(x: Any) -> Any:
