@@ -16,9 +16,10 @@ from helpers.runtimes import new_backend
 
 import neonlite as nl
 from neonlite.initializers import Gaussian
-from neonlite.layers import Dropout, Linear, Sequential
+from neonlite.layers import Activation, BatchNorm, Dropout, Linear, Sequential
 from neonlite.optimizers import GradientDescentMomentum
 from neonlite.programs import MAX_PROGRAMS
+from neonlite.transforms import Rectlin
 
 
 class Pair(NamedTuple):
@@ -601,6 +602,67 @@ def test_states_that_were_replaced_are_the_ones_that_are_updated(be):
     f(one)
     assert w.states[0].get() == pytest.approx(-0.1)
     assert len(f.programs) == 1
+
+
+# --- changed attributes ----------------------------------------------------------------------------------------------
+
+
+def test_a_changed_attribute_of_a_layer_is_seen_in_the_next_call(be):
+    net = Sequential([Linear(3, init=Gaussian()), Activation(Rectlin(slope=0.5)), Dropout(0.25)])
+    calls = []
+
+    @nl.jit
+    def outputs(x):
+        calls.append(x)
+        return net(x)
+
+    x = be.array([[1.0, -1.0], [2.0, -3.0]])
+    for slope, inference_scale in [(0.5, 0.25), (0.5, 0.25), (0.1, 0.25), (0.1, 2.0)]:
+        net[1].transform.slope, net[2].inference_scale = slope, inference_scale
+        y = outputs(x).get()
+        z = net[0].W.get() @ x.get()
+        np.testing.assert_allclose(y, np.where(z > 0, z, slope * z) * inference_scale, rtol=1e-5, atol=1e-6)
+    assert len(calls) == 3
+    net[0].W[:] = 0
+    assert not outputs(x).get().any()
+    assert len(calls) == 3  # values of weights are read in each call
+
+
+def test_a_frozen_layer_is_frozen_in_the_next_call(be):
+    net = Sequential([Linear(2, init=Gaussian()), BatchNorm()])
+    x = be.array([[1.0, -1.0, 4.0], [2.0, -3.0, 5.0]])
+    train = nl.jit(lambda x: net(x, training=True))
+    train(x)
+    before = net[1].gmean.get()
+    net[1].trainable = False
+    train(x)
+    np.testing.assert_array_equal(net[1].gmean.get(), before)
+    net[1].trainable = True
+    train(x)
+    assert (net[1].gmean.get() != before).all()
+
+
+def test_a_changed_attribute_of_an_optimizer_is_seen_and_its_rate_needs_no_new_program(be):
+    def run(momenta, rates, compiled):
+        w, optimizer, calls = be.array([[4.0]], name="w"), GradientDescentMomentum(0.1, 0.5), []
+
+        def step():
+            calls.append(1)
+            cost = w * w
+            optimizer.step([w], [nl.Autodiff(cost).get_grad_op_tree(w)])
+            return cost
+
+        step = nl.jit(step) if compiled else step
+        values = []
+        for optimizer.momentum_coef, optimizer.learning_rate in zip(momenta, rates, strict=True):
+            step()
+            values.append(w.get().item())
+        return values, len(calls)
+
+    momenta, rates = [0.5, 0.5, 0.9, 0.9], [0.1, 0.2, 0.2, 0.3]
+    values, count = run(momenta, rates, True)
+    np.testing.assert_allclose(values, run(momenta, rates, False)[0], rtol=1e-5)
+    assert count == 2
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

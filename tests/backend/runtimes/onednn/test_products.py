@@ -33,6 +33,20 @@ def sgemm_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
+@needs
+@pytest.mark.parametrize(("rows", "start"), [(2048, 16), (2000, 0)])
+def test_the_second_operand_of_a_product_in_a_plan_starts_where_the_product_is_fast(rows: int, start: int) -> None:
+    be, rng = Backend("cpu"), np.random.default_rng(0)
+    a, b = rng.normal(size=(3, 40)).astype(np.float32), rng.normal(size=(40, rows)).astype(np.float32)
+    x, y = be.array(a), be.array(b)
+    doubled = y * 2
+    tree = be.dot(x, doubled) + be.sum(doubled, axis=0)
+    plan = be.plan(tree)
+    (offset,) = {plan.offsets[v] for v, step in plan.numbered_steps if step.op.name == "mul"}
+    assert offset % 64 == start
+    np.testing.assert_allclose(tree.get(), a @ (2 * b) + (2 * b).sum(axis=0), rtol=1e-4, atol=1e-4)
+
+
 LAID = ("rows", "columns", "wide rows", "wide columns", "every other")
 
 
