@@ -88,8 +88,8 @@ separate process: the mean over 0.7 seconds, the median of three ratios."""
 
 FIRST = "First step and memory"
 FIRST_NOTE = """\
-"first step" is the time of the first step in a new process, with tracing and compilation, but without the imports and
-the creation of the network. torch.compile starts with an empty cache on disk; "second process" is the first step of
+"first step" is the time of the first step in a new process, with one thread, with tracing and compilation, but without
+the imports and the creation of the network. torch.compile starts with an empty cache on disk; "second process" is the first step of
 another process, which finds the compiled kernels in that cache. The other libraries save nothing on disk: a second
 process takes as long as the first.
 "MB" is the peak memory of a step, in the same process: the high-water mark of its resident memory (`VmHWM`) after the
@@ -417,13 +417,13 @@ def peak(name: str, peer: str, threads: int) -> dict[str, float]:
     return {"first s": first, "bytes": resident("VmHWM") - before}
 
 
-def peaks(name: str, found: list[str], threads: int) -> dict[str, float]:
+def peaks(name: str, found: list[str]) -> dict[str, float]:
     """Return the results of ``peak`` for each peer in a separate process, and of a second one of torch.compile."""
     taken = {}
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": folder}
         for peer in [*found, COMPILED] if COMPILED in found else found:
-            command = [sys.executable, __file__, "--peak", peer, "--only", name, "--threads", str(threads)]
+            command = [sys.executable, __file__, "--peak", peer, "--only", name]
             run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
             result = json.loads(run.stdout)
             if f"{peer} bytes" in taken:
@@ -445,7 +445,8 @@ def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) ->
             torch.compiler.reset()  # a function compiled for too many networks would not be compiled for the next
         losses = compare(name, peers(case, runtimes, RATE, others))
         works = peers(case, runtimes, STILL, others)
-        taken = peaks(name, list(works), threads) if is_full and Path("/proc/self/clear_refs").exists() else {}
+        has_peaks = is_full and threads == 1 and Path("/proc/self/clear_refs").exists()
+        taken = peaks(name, list(works)) if has_peaks else {}
         with_torch = [*runtimes, "torch"] if torch else runtimes
         slower = slowdowns(name, with_torch, threads) if is_full and threads > 1 else {}
         for pass_name in PASSES:
@@ -521,8 +522,7 @@ def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
 
 def first_line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
     """Return a row of the table of first steps and memory."""
-    cells = [row["network"], str(row["threads"])]
-    cells += [duration(row, f"{peer} first s") for peer in (*runtimes, *OTHERS)]
+    cells = [row["network"], *(duration(row, f"{peer} first s") for peer in (*runtimes, *OTHERS))]
     cells.append(duration(row, f"{COMPILED} second process s"))
     least = min((row[f"{peer} bytes"] for peer in EAGER if f"{peer} bytes" in row), default=0)
     for peer in (*runtimes, *OTHERS):
@@ -544,7 +544,7 @@ def report(rows: list[dict[str, Any]], runtimes: list[str], about: dict[str, Any
     head += [f"{peer} × {than}" for than in THAN for peer in runtimes]
     head += [f"{peer}, busy × quiet" for peer in (*runtimes, "torch")]
     table = markdown(head, [line(row, runtimes) for row in rows])
-    head = ["network", "threads", *(f"{peer}, first step" for peer in columns), f"{COMPILED}, second process"]
+    head = ["network", *(f"{peer}, first step" for peer in columns), f"{COMPILED}, second process"]
     head += [f"{peer}, MB" for peer in columns]
     words = "\n".join(f"- {key}: {value}" for key, value in about.items())
     target = ", ".join(f"{name} {limit:g}" for name, limit in LIMITS.items())
