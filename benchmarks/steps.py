@@ -89,9 +89,9 @@ separate process: the mean over 0.7 seconds, the median of three ratios."""
 FIRST = "First step and memory"
 FIRST_NOTE = """\
 "first step" is the time of the first step in a new process, with one thread, with tracing and compilation, but without
-the imports and the creation of the network. torch.compile starts with an empty cache on disk; "second process" is the first step of
-another process, which finds the compiled kernels in that cache. The other libraries save nothing on disk: a second
-process takes as long as the first.
+the imports and the creation of the network. torch.compile starts with an empty cache on disk; "second process" is the
+first step of another process, which finds the compiled kernels in that cache. The other libraries save no compiled code
+on disk: a second process takes as long as the first.
 "MB" is the peak memory of a step, in the same process: the high-water mark of its resident memory (`VmHWM`) after the
 creation of the network, its data, cost and optimizer and after five steps, minus the resident memory before, with the
 libraries loaded. It includes allocations, workspaces, compiled kernels, and what this process needs to compile."""
