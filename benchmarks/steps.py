@@ -53,7 +53,7 @@ LIMITS = {"mlp 784-100-10": 0.75, "lenet": 1.1, "cifar": 1.0, "autoencoder": 1.1
 LIMITS |= {"char lstm": 1.0, "char gru": 1.0, "char transformer": 1.0}
 MEMORY = {"resnet": 0.8}  # maximum memory relative to PyTorch
 MAX_SLOWDOWN = 1.3  # by a busy process, relative to PyTorch's
-ALONE, ROUNDS_ALONE = 0.7, 3  # seconds of a pass, and rounds, of each peer in a separate process
+ALONE, ROUNDS_ALONE = 0.5, 3  # seconds of a pass, and rounds, of each peer in a separate process
 NEAR = 1e-4  # relative tolerance of losses after ``STEPS`` steps from the same weights
 STEPS = 5
 PASSES = ("step", "loss", "infer")
@@ -84,7 +84,7 @@ Times are medians over rounds, in each of which every peer runs once, in random 
 rest; "× torch" is the time relative to eager PyTorch, with the better layout of images, "× torch.compile" and
 "× jax.jit" those relative to these, the median of the ratios of all rounds. "busy × quiet", with two
 threads, is the time beside one process that computes all the time, relative to the time without it, of each peer in a
-separate process: the mean over 0.7 seconds, the median of three ratios."""
+separate process: the mean over 0.5 seconds, the median of three ratios."""
 
 FIRST = "First step and memory"
 FIRST_NOTE = """\
