@@ -29,6 +29,7 @@ from neonlite.transforms import CrossEntropyMulti, Logistic, Softmax, Tanh
 
 T, N, HIDDEN, VOCABULARY = 64, 64, 128, 98
 HEADS, BLOCKS = 4, 2  # of the transformer
+MODES = {"cpu": "default", "cuda": "reduce-overhead"}  # of torch.compile; the latter uses CUDA graphs
 
 
 class Characters(NamedTuple):
@@ -80,9 +81,10 @@ def recurrent(torch: Any, of: Characters, net: Any, device: str) -> tuple[Any, C
         return torch.from_numpy(np.concatenate([np.split(t.get(), len(order))[k] for k in order]))
 
     with torch.no_grad():
-        rnn.weight_ih_l0.copy_(gates(layer.W_input))
-        rnn.weight_hh_l0.copy_(gates(layer.W_recur))
-        rnn.bias_ih_l0.copy_(gates(layer.b)[:, 0])
+        W_input, W_recur, b = layer.split_weights(layer.W, 0)
+        rnn.weight_ih_l0.copy_(gates(W_input))
+        rnn.weight_hh_l0.copy_(gates(W_recur))
+        rnn.bias_ih_l0.copy_(gates(b)[:, 0])
         rnn.bias_hh_l0.zero_()
     x = torch.nn.functional.one_hot(torch.from_numpy(of.ids[:-1]), VOCABULARY).float().to(device)
     return rnn, lambda: rnn(x)[0]
@@ -134,19 +136,26 @@ def theirs(
     def scores() -> Any:
         return linear(read())
 
-    forward = torch.compile(scores, mode="reduce-overhead") if compiled else scores
+    def cost_of() -> Any:
+        return F.cross_entropy(scores().reshape(-1, VOCABULARY), labels, reduction="sum") / N
+
+    def predict() -> Any:
+        return F.softmax(scores(), 2)
+
+    if compiled:
+        cost_of, predict = (torch.compile(f, mode=MODES[device]) for f in (cost_of, predict))
 
     def step() -> Any:
         optimizer.zero_grad(set_to_none=True)
-        cost = F.cross_entropy(forward().reshape(-1, VOCABULARY), labels, reduction="sum") / N
+        cost = cost_of()
         cost.backward()
         optimizer.step()
         return cost
 
     def infer() -> Any:
-        model.eval()
+        model.train(compiled)  # without dropout the same; torch.compile fails on the fused layer for inference
         with torch.inference_mode():
-            y = F.softmax(scores(), 2)
+            y = predict()
         model.train()
         return y
 

@@ -1,7 +1,7 @@
-"""Measure training steps of small networks, beside PyTorch eager in one process with the same number of threads.
+"""Measure training steps of small networks, beside PyTorch, torch.compile and jax.jit with the same number of threads.
 
-python benchmarks/steps.py            # minutes; writes results/steps.json and results/steps.md
-python benchmarks/steps.py --quick    # a smoke test of seconds; writes nothing
+python benchmarks/steps.py            # half an hour; writes results/steps.json and results/steps.md
+python benchmarks/steps.py --quick    # a smoke test of seconds, without torch.compile; writes nothing
 python benchmarks/steps.py --only conv --runtime mkl --threads 1
 """
 
@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import _characters
+import _jitted
 import numpy as np
 from _learner import learner
 from _table import Effort, Work, busy_process, cpus, elsewhere, format_duration, machine, markdown, ratio, save, seconds
@@ -37,6 +42,10 @@ RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
 IS_ALONE = "--alone" in sys.argv and sys.argv[sys.argv.index("--alone") + 1] in RUNTIMES
 # imported before MKL, or PyTorch would use MKL's OpenMP library
 torch: Any = import_module("torch") if find_spec("torch") and not IS_ALONE else None
+EAGER = ("torch", "torch, channels last")
+COMPILED, JITTED = "torch.compile", "jax.jit"
+THAN = ("torch", COMPILED, JITTED)  # those to which times are relative
+OTHERS = [*((*EAGER, COMPILED) if find_spec("torch") else ()), *([JITTED] if find_spec("jax") else [])]
 N = 128  # batch size
 CHARACTERS = {"char lstm": "lstm", "char gru": "gru", "char transformer": "transformer"}
 # maximum time relative to PyTorch
@@ -44,7 +53,7 @@ LIMITS = {"mlp 784-100-10": 0.75, "lenet": 1.1, "cifar": 1.0, "autoencoder": 1.1
 LIMITS |= {"char lstm": 1.0, "char gru": 1.0, "char transformer": 1.0}
 MEMORY = {"resnet": 0.8}  # maximum memory relative to PyTorch
 MAX_SLOWDOWN = 1.3  # by a busy process, relative to PyTorch's
-ALONE, ROUNDS_ALONE = 0.7, 3  # seconds of a pass, and rounds, of each peer in a separate process
+ALONE, ROUNDS_ALONE = 0.5, 3  # seconds of a pass, and rounds, of each peer in a separate process
 NEAR = 1e-4  # relative tolerance of losses after ``STEPS`` steps from the same weights
 STEPS = 5
 PASSES = ("step", "loss", "infer")
@@ -66,13 +75,26 @@ denormal numbers, on which a CPU takes ten times as long. Minibatches are of 128
 for each step, beside `nn.LSTM` or `nn.GRU` and `nn.Linear`. PyTorch's GRU multiplies before it resets, so its losses
 differ and are not compared; the amount of work is the same. The transformer has two causal blocks of 4 heads and 512
 hidden units, beside `nn.TransformerEncoderLayer`.
-"MB" is the peak memory of a step, in a separate process for each peer: the high-water mark of its resident memory
-(`VmHWM`) after the creation of the network, its data, cost and optimizer and after five steps, minus the resident
-memory before, with both libraries loaded. It includes allocations, workspaces and compiled kernels.
+`torch.compile` compiles the forward pass and the loss, and with them the backward pass, in the default mode; the
+optimizer is that of eager PyTorch. It compiles inference, too, but `nn.LSTM` and `nn.GRU` themselves are not traced by
+default. `jax.jit` compiles the whole step, with the loss, the gradients and the update by momentum, to which weights,
+velocities and running statistics are donated; its formulas are those of neonlite, GRU included. Images of torch.compile
+are channels last, those of JAX (N, H, W, C).
 Times are medians over rounds, in each of which every peer runs once, in random order, and with two threads after a
-rest; "× torch" is the time relative to PyTorch, the median of the ratios of all rounds. "busy × quiet", with two
+rest; "× torch" is the time relative to eager PyTorch, with the better layout of images, "× torch.compile" and
+"× jax.jit" those relative to these, the median of the ratios of all rounds. "busy × quiet", with two
 threads, is the time beside one process that computes all the time, relative to the time without it, of each peer in a
-separate process: the mean over 0.7 seconds, the median of three ratios."""
+separate process: the mean over 0.5 seconds, the median of three ratios."""
+
+FIRST = "First step and memory"
+FIRST_NOTE = """\
+"first step" is the time of the first step in a new process, with one thread, with tracing and compilation, but without
+the imports and the creation of the network. torch.compile starts with an empty cache on disk; "second process" is the
+first step of another process, which finds the compiled kernels in that cache. The other libraries save no compiled code
+on disk: a second process takes as long as the first.
+"MB" is the peak memory of a step, in the same process: the high-water mark of its resident memory (`VmHWM`) after the
+creation of the network, its data, cost and optimizer and after five steps, minus the resident memory before, with the
+libraries loaded. It includes allocations, workspaces, compiled kernels, and what this process needs to compile."""
 
 # A network is a shape, its layers, and its cost. "affine 100" has a bias and Rectlin, "norm 100" a batch norm and
 # Rectlin, "conv 5 16" 16 filters of 5 x 5, a bias and Rectlin; "deconv 3 8 2 1" has stride 2 and padding 1.
@@ -224,19 +246,27 @@ def theirs(case: Case, net: Any, rate: float, last: bool, device: str = "cpu", c
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     model, x, labels = model.to(device), x.to(device), labels.to(device)
     optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9)
-    forward = torch.compile(model, mode="reduce-overhead") if compiled else model
+
+    def cost_of(x: Any, labels: Any) -> Any:
+        y = model(x)
+        return F.cross_entropy(y, labels) if is_classifier(case) else F.mse_loss(y, x) / 2
+
+    def predict(x: Any) -> Any:
+        return F.softmax(model(x), 1) if is_classifier(case) else model(x)
+
+    if compiled:
+        cost_of, predict = (torch.compile(f, mode=_characters.MODES[device]) for f in (cost_of, predict))
 
     def step() -> Any:
         optimizer.zero_grad(set_to_none=True)
-        y = forward(x)
-        cost = F.cross_entropy(y, labels) if is_classifier(case) else F.mse_loss(y, x) / 2
+        cost = cost_of(x, labels)
         cost.backward()
         optimizer.step()
         return cost
 
     def infer() -> Any:
         with torch.inference_mode():
-            return F.softmax(model(x), 1) if is_classifier(case) else model(x)
+            return predict(x)
 
     def outputs(_: Any) -> Any:
         model.eval()
@@ -258,29 +288,61 @@ def theirs(case: Case, net: Any, rate: float, last: bool, device: str = "cpu", c
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def peers(case: Case | _characters.Characters, runtimes: list[str], rate: float) -> dict[str, Peer]:
-    """Return the peers by name, all with the same weights."""
-    found, net = {}, None
-    if isinstance(case, _characters.Characters):
-        for runtime in runtimes:
-            of_ours, net = _characters.ours(case, runtime, rate)
-            found[runtime] = Peer(*of_ours)
-        if torch:
-            found["torch"] = Peer(*_characters.theirs(torch, case, net, rate))
-        return found
-    for runtime in runtimes:
-        found[runtime], net = ours(case, runtime, rate)
+def set_threads(threads: int) -> None:
+    """Let all libraries use a number of threads; JAX's cannot be changed in a process."""
+    thread_pool.set_threads(threads)
     if torch:
-        found["torch"] = theirs(case, net, rate, False)
-        if len(case.shape) == 3:
-            found["torch, channels last"] = theirs(case, net, rate, True)
-    return found
+        torch.set_num_threads(threads)
+
+
+def network(case: Case | _characters.Characters, runtime: str, rate: float) -> tuple[Peer, Any]:
+    """Return neonlite's peer, whose functions set its backend as the current one, and its network."""
+    if isinstance(case, _characters.Characters):
+        works, net = _characters.ours(case, runtime, rate)
+    else:
+        works, net = ours(case, runtime, rate)
+
+    def with_backend(work: Work) -> Any:
+        def run() -> Any:
+            NervanaObject.be = net.be  # costs use it
+            return work()
+
+        return run
+
+    *measured, outputs = works
+    return Peer(*map(with_backend, measured), outputs), net
+
+
+def other(case: Case | _characters.Characters, peer: str, net: Any, rate: float) -> Peer:
+    """Return the peer of another library, with the weights of a neonlite network; PyTorch also without one."""
+    compiled, jax = peer == COMPILED, _jitted.load(thread_pool.get_num_threads()) if peer == JITTED else None
+    if isinstance(case, _characters.Characters):
+        if jax:
+            sizes = _characters.HEADS, _characters.VOCABULARY
+            return Peer(*_jitted.characters(jax, case, *sizes, net, rate))
+        return Peer(*_characters.theirs(torch, case, net, rate, compiled=compiled))
+    if jax:
+        return Peer(*_jitted.images(jax, list(map(read, case.layers)), case.x, case.labels, net, rate))
+    last = peer == EAGER[1] or (compiled and len(case.shape) == 3)
+    return theirs(case, net, rate, last, compiled=compiled)
+
+
+def peers(
+    case: Case | _characters.Characters, runtimes: list[str], rate: float, others: Collection[str]
+) -> dict[str, Peer]:
+    """Return the peers by name, all with the same weights; ``others``: those of other libraries."""
+    found, net = {}, None
+    for runtime in runtimes:
+        found[runtime], net = network(case, runtime, rate)
+    has_images = isinstance(case, Case) and len(case.shape) == 3
+    return found | {peer: other(case, peer, net, rate) for peer in others if peer != EAGER[1] or has_images}
 
 
 def compare(name: str, found: dict[str, Peer]) -> dict[str, float]:
     """Return the loss of each peer after some steps. AssertionError if losses or outputs for inference differ."""
     if name == "char gru":
-        found.pop("torch", None)  # its GRU resets the product of the state, not the state itself
+        for peer in (EAGER[0], COMPILED):
+            found.pop(peer, None)  # its GRU resets the product of the state, not the state itself
     losses = {}
     for peer, work in found.items():
         for _ in range(STEPS):
@@ -336,49 +398,57 @@ def resident(which: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def peak(name: str, peer: str, threads: int) -> int:
-    """Return the peak memory of a few steps of a peer in this process, in bytes."""
-    thread_pool.set_threads(threads)
-    if torch:
-        torch.set_num_threads(threads)
-    case = case_of(name)
+def peak(name: str, peer: str, threads: int) -> dict[str, float]:
+    """Return the seconds of the first step of a peer, and the peak memory in bytes of a few, in this process."""
+    set_threads(threads)
+    case, net = case_of(name), None
+    if peer == JITTED or (peer not in RUNTIMES and name in CHARACTERS):
+        net = network(case, RUNTIMES[0], RATE)[1]  # its weights are used
+    if peer == JITTED:
+        _jitted.load(threads)
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident("VmRSS")
-    if isinstance(case, _characters.Characters):
-        net = None if peer in RUNTIMES else _characters.ours(case, RUNTIMES[0], RATE)[1]  # its weights are used
-        before = resident("VmRSS")
-        step = (_characters.theirs(torch, case, net, RATE) if net else _characters.ours(case, peer, RATE)[0])[0]
-    elif peer in RUNTIMES:
-        step = ours(case, peer, RATE)[0].step
-    else:
-        step = theirs(case, None, RATE, peer.endswith("last")).step
-    for _ in range(STEPS):
+    step = network(case, peer, RATE)[0].step if peer in RUNTIMES else other(case, peer, net, RATE).step
+    start = time.perf_counter()
+    step()
+    first = time.perf_counter() - start
+    for _ in range(STEPS - 1):
         step()
-    return resident("VmHWM") - before
+    return {"first s": first, "bytes": resident("VmHWM") - before}
 
 
-def peaks(name: str, found: list[str], threads: int) -> dict[str, int]:
-    """Return ``peak`` of each peer, each in a separate process."""
+def peaks(name: str, found: list[str]) -> dict[str, float]:
+    """Return the results of ``peak`` for each peer in a separate process, and of a second one of torch.compile."""
     taken = {}
-    for peer in found:
-        command = [sys.executable, __file__, "--peak", peer, "--only", name, "--threads", str(threads)]
-        taken[peer] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": folder}
+        for peer in [*found, COMPILED] if COMPILED in found else found:
+            command = [sys.executable, __file__, "--peak", peer, "--only", name]
+            run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+            result = json.loads(run.stdout)
+            if f"{peer} bytes" in taken:
+                taken[f"{peer} second process s"] = result["first s"]
+            else:
+                taken |= {f"{peer} first s": result["first s"], f"{peer} bytes": result["bytes"]}
     return taken
 
 
 def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) -> list[dict[str, Any]]:
     """Return the measurements of networks with a number of threads."""
-    thread_pool.set_threads(threads)
-    if torch:
-        torch.set_num_threads(threads)
-    found = []
+    set_threads(threads)
+    threadpool_limits(threads, "blas")  # NumPy's
+    is_full, found = effort == FULL, []
+    others = [peer for peer in OTHERS if is_full or peer != COMPILED]
     for name in names:
         case = case_of(name)
-        losses = compare(name, peers(case, runtimes, RATE))
-        works = peers(case, runtimes, STILL)
-        taken = peaks(name, list(works), threads) if effort is FULL and Path("/proc/self/clear_refs").exists() else {}
+        if torch:
+            torch.compiler.reset()  # a function compiled for too many networks would not be compiled for the next
+        losses = compare(name, peers(case, runtimes, RATE, others))
+        works = peers(case, runtimes, STILL, others)
+        has_peaks = is_full and threads == 1 and Path("/proc/self/clear_refs").exists()
+        taken = peaks(name, list(works)) if has_peaks else {}
         with_torch = [*runtimes, "torch"] if torch else runtimes
-        slower = slowdowns(name, with_torch, threads) if effort is FULL and threads > 1 else {}
+        slower = slowdowns(name, with_torch, threads) if is_full and threads > 1 else {}
         for pass_name in PASSES:
             times, quiet = measure(
                 {p: getattr(work, pass_name) for p, work in works.items()}, effort, REST * (threads > 1)
@@ -391,11 +461,11 @@ def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) ->
                 "losses": losses,
             }
             row |= {f"{peer} s": statistics.median(t) for peer, t in times.items()}
-            if best := min((p for p in times if p.startswith("torch")), key=lambda p: row[f"{p} s"], default=None):
-                row |= {f"{peer} / torch": ratio(times[best], times[peer]) for peer in runtimes}
-            row |= slower.get(pass_name, {})
-            if pass_name == PASSES[0] and taken:
-                row |= {f"{peer} bytes": taken[peer] for peer in taken}
+            best = min((p for p in EAGER if p in times), key=lambda p: row[f"{p} s"], default="")
+            for than, of in (("torch", best), (COMPILED, COMPILED), (JITTED, JITTED)):
+                if of in times:
+                    row |= {f"{peer} / {than}": ratio(times[of], times[peer]) for peer in runtimes}
+            row |= slower.get(pass_name, {}) | (taken if pass_name == PASSES[0] else {})
             found.append(row)
             print(*line(row, runtimes), sep="  ", flush=True)
     return found
@@ -403,10 +473,9 @@ def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) ->
 
 def alone(name: str, peer: str, threads: int) -> dict[str, float]:
     """Return the mean seconds of each pass of a peer in this process."""
-    thread_pool.set_threads(threads)
-    if torch:
-        torch.set_num_threads(threads)
-    work = peers(case_of(name), [peer] if peer in RUNTIMES else RUNTIMES[:1], STILL)[peer]
+    set_threads(threads)
+    is_ours = peer in RUNTIMES
+    work = peers(case_of(name), [peer] if is_ours else RUNTIMES[:1], STILL, () if is_ours else (peer,))[peer]
     found = {}
     for pass_name in PASSES:
         run = getattr(work, pass_name)
@@ -436,52 +505,47 @@ def slowdowns(name: str, found: list[str], threads: int) -> dict[str, dict[str, 
 def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
     """Return a row of the table; ``!`` marks a missed target, ``~`` a disturbed measurement."""
     cells = [f"{row['network']}{'' if row['quiet'] else ' ~'}", row["pass"], str(row["threads"])]
-    for peer in (*runtimes, "torch", "torch, channels last"):
-        cells.append(format_duration(row[f"{peer} s"]) if f"{peer} s" in row else "")
-    for peer in runtimes:
-        longer = row.get(f"{peer} / torch")
-        missed = longer and row["pass"] == "step" and longer > LIMITS.get(row["network"], longer)
-        cells.append(f"{longer:.2f}{' !' if missed else ''}" if longer else "")
+    cells += [duration(row, f"{peer} s") for peer in (*runtimes, *OTHERS)]
+    for than in THAN:
+        for peer in runtimes:
+            longer = row.get(f"{peer} / {than}")
+            missed = (
+                than == "torch" and longer and row["pass"] == "step" and longer > LIMITS.get(row["network"], longer)
+            )
+            cells.append(f"{longer:.2f}{' !' if missed else ''}" if longer else "")
     for peer in (*runtimes, "torch"):
         slower = row.get(f"{peer} slowdown")
         missed = slower and peer != "torch" and slower > MAX_SLOWDOWN * row.get("torch slowdown", slower)
         cells.append(f"{slower:.1f}{' !' if missed else ''}" if slower else "")
-    least = min((row[key] for key in row if key.startswith("torch") and key.endswith("bytes")), default=0)
-    for peer in (*runtimes, "torch", "torch, channels last"):
+    return cells
+
+
+def first_line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
+    """Return a row of the table of first steps and memory."""
+    cells = [row["network"], *(duration(row, f"{peer} first s") for peer in (*runtimes, *OTHERS))]
+    cells.append(duration(row, f"{COMPILED} second process s"))
+    least = min((row[f"{peer} bytes"] for peer in EAGER if f"{peer} bytes" in row), default=0)
+    for peer in (*runtimes, *OTHERS):
         taken = row.get(f"{peer} bytes", 0)
         missed = peer in runtimes and least and taken / least > MEMORY.get(row["network"], taken)
         cells.append(f"{taken / 1e6:.1f}{' !' if missed else ''}" if taken else "")
     return cells
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="run a smoke test, and write nothing")
-    parser.add_argument("--only", default="", metavar="WORD", help="only the networks with this word; write nothing")
-    parser.add_argument("--runtime", choices=RUNTIMES, help="only this runtime; write nothing")
-    parser.add_argument("--threads", type=int, help="only this number of threads; write nothing")
-    parser.add_argument("--peak", metavar="PEER", help="print the peak memory in bytes of this peer for --only")
-    parser.add_argument("--alone", metavar="PEER", help="print the mean seconds of each pass of this peer for --only")
-    options = parser.parse_args()
-    if options.alone:
-        print(json.dumps(alone(options.only, options.alone, options.threads or 1)))
-        return
-    if options.peak:
-        print(peak(options.only, options.peak, options.threads or 1))
-        return
-    runtimes = [options.runtime] if options.runtime else RUNTIMES
-    names = [name for name in [*NETWORKS, *CHARACTERS] if options.only in name]
-    counts = [options.threads] if options.threads else sorted({1, min(2, cpus())}, reverse=True)
-    found = []
-    for threads in counts:
-        with threadpool_limits(threads, "blas"):  # NumPy's
-            found += rows(names, runtimes, threads, QUICK if options.quick else FULL)
-    about = machine("numpy", "mkl", "torch") | {"threads": ", ".join(map(str, counts))}
-    head = ["network", "pass", "threads", *runtimes, "torch", "torch, channels last"]
-    head += [f"{peer} × torch" for peer in runtimes]
+def duration(row: dict[str, Any], key: str) -> str:
+    """Return a time of a row, "" if it was not measured."""
+    return format_duration(row[key]) if key in row else ""
+
+
+def report(rows: list[dict[str, Any]], runtimes: list[str], about: dict[str, Any], command: str) -> str:
+    """Return the page of measurements."""
+    columns = *runtimes, *OTHERS
+    head = ["network", "pass", "threads", *columns]
+    head += [f"{peer} × {than}" for than in THAN for peer in runtimes]
     head += [f"{peer}, busy × quiet" for peer in (*runtimes, "torch")]
-    head += [f"{peer}, MB" for peer in (*runtimes, "torch", "torch, channels last")]
-    table = markdown(head, [line(row, runtimes) for row in found])
+    table = markdown(head, [line(row, runtimes) for row in rows])
+    head = ["network", *(f"{peer}, first step" for peer in columns), f"{COMPILED}, second process"]
+    head += [f"{peer}, MB" for peer in columns]
     words = "\n".join(f"- {key}: {value}" for key, value in about.items())
     target = ", ".join(f"{name} {limit:g}" for name, limit in LIMITS.items())
     target = f"Target for a step: at most so many times as long as PyTorch: {target}; and at most so many times its "
@@ -490,11 +554,39 @@ def main() -> None:
     )
     target += f"{MAX_SLOWDOWN:g} times PyTorch's slowdown; a miss has a `!`. "
     target += "`~`: other processes used the machine meanwhile."
-    parts = ["# Training steps", f"`{' '.join(['python benchmarks/steps.py', *sys.argv[1:]])}`", words, target, NOTE]
-    report = "\n\n".join([*parts, table]) + "\n"
-    print(report)
+    parts = ["# Training steps", f"`{command}`", words, target, NOTE, table]
+    if first := [row for row in rows if any(key.endswith("first s") for key in row)]:
+        parts += [f"## {FIRST}", FIRST_NOTE, markdown(head, [first_line(row, runtimes) for row in first])]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="run a smoke test, without torch.compile; write nothing")
+    parser.add_argument("--only", default="", metavar="WORD", help="only the networks with this word; write nothing")
+    parser.add_argument("--runtime", choices=RUNTIMES, help="only this runtime; write nothing")
+    parser.add_argument("--threads", type=int, help="only this number of threads; write nothing")
+    parser.add_argument("--peak", metavar="PEER", help="print the first step and the memory of this peer for --only")
+    parser.add_argument("--alone", metavar="PEER", help="print the mean seconds of each pass of this peer for --only")
+    options = parser.parse_args()
+    if options.alone:
+        print(json.dumps(alone(options.only, options.alone, options.threads or 1)))
+        return
+    if options.peak:
+        print(json.dumps(peak(options.only, options.peak, options.threads or 1)))
+        return
+    runtimes = [options.runtime] if options.runtime else RUNTIMES
+    names = [name for name in [*NETWORKS, *CHARACTERS] if options.only in name]
+    counts = [options.threads] if options.threads else sorted({1, min(2, cpus())}, reverse=True)
+    found = []
+    for threads in counts:  # each in a process of its own, as the number of JAX's threads cannot be changed
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            found += pool.submit(rows, names, runtimes, threads, QUICK if options.quick else FULL).result()
+    about = machine("numpy", "mkl", "torch", "jax") | {"threads": ", ".join(map(str, counts))}
+    page = report(found, runtimes, about, " ".join(["python benchmarks/steps.py", *sys.argv[1:]]))
+    print(page)
     if not (options.quick or options.only or options.runtime or options.threads):
-        save("steps", {"machine": about, "rows": found}, report)
+        save("steps", {"machine": about, "rows": found}, page)
 
 
 if __name__ == "__main__":

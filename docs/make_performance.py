@@ -24,9 +24,9 @@ def render_block(match: re.Match[str]) -> str:
     name, heading = match["name"], match["heading"]
     mark = f"<!-- {name}{f': {heading}' if heading else ''} -->"
     path = RESULTS / f"{name}.md"
-    if not path.exists():
+    report = path.read_text() if path.exists() else ""
+    if not report or (heading and f"\n## {heading}\n" not in report):
         return f"{mark}\nNot measured yet: `python benchmarks/{name}.py`\n<!-- end -->"
-    report = path.read_text()
     command = re.search(r"^`(python .*)`$", report, re.MULTILINE)
     about = json.loads(path.with_suffix(".json").read_text())["machine"]
     machine = ", ".join(f"{key} {about[key]}" for key in MACHINE_KEYS if about.get(key) is not None)
