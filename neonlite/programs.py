@@ -23,7 +23,7 @@ from neonlite.backend.base import Untracked
 from neonlite.backend.cache import Cache
 from neonlite.backend.creation import new_tensor
 from neonlite.backend.lock import create_lock
-from neonlite.backend.planning.assignment import add_error_context, as_operand, find_plan, pair_values, run_plan
+from neonlite.backend.planning.assignment import CompiledAssignment, as_operand
 from neonlite.backend.tensor import Tensor, overlap, parse_index
 from neonlite.backend.transaction import atomic, begin_last_write
 from neonlite.backend.validation import check_open, function
@@ -42,6 +42,7 @@ class Argument(Tensor):
     """A tensor that has no values outside of a call: an argument of a traced function, or one that it has created."""
 
     __slots__ = ()
+    has_values = False
 
     @property
     def storage(self) -> Any:
@@ -291,24 +292,19 @@ class Program(Untracked):
                 values.append(x)
             else:
                 self.results.append(("object", x))
-        self.plan, self.arrays = None, [t.storage for t in self.targets]
+        self.arrays, self.assignment = [t.storage for t in self.targets], None
         if not values:
             return
         targets = [*self.targets, *(Tensor(None, info) for info in self.outputs)]
-        self.tree = values[0] if len(values) == 1 else pair_values(be, targets, values)
-        if not isinstance(self.tree, OpTreeNode):
-            self.tree = be.stop_gradient(self.tree)
-        self.plan, operands = find_plan(be, targets, self.tree)
+        self.assignment = CompiledAssignment(be, targets, values)
         self.operands = [
             Tensor(x.storage, x.info, x.name, strides=x.strides, allocation=x.allocation)
             if isinstance(x, Tensor) and id(x.allocation) in trace.created
             else x
-            for x in operands
+            for x in self.assignment.operands
         ]
         self.places = [(i, numbers[id(x)]) for i, x in enumerate(self.operands) if id(x) in numbers]
-        self.values = [
-            None if type(x) is Argument else x.storage if isinstance(x, Tensor) else x for x in self.operands
-        ]
+        self.values = self.assignment.operand_values
         self.memories = {id(t.allocation) for t in self.targets}
 
     def is_current(self) -> bool:
@@ -318,7 +314,7 @@ class Program(Untracked):
 
     def __call__(self, arguments: Sequence[Tensor]) -> list[Any]:
         """Run the program, and return the results."""
-        be, plan = self.be, self.plan
+        be = self.be
         if be.closed_by:
             check_open(be)
         for step in self.steps:
@@ -327,7 +323,7 @@ class Program(Untracked):
         for info in self.outputs:
             outputs.append(new_tensor(be, be.xp.empty, info))
             arrays.append(outputs[-1].storage)
-        if plan is not None:
+        if self.assignment is not None:
             values = self.values.copy()
             operands = self.operands.copy()
             for i, k in self.places:
@@ -337,13 +333,7 @@ class Program(Untracked):
                 values[i] = x.storage
                 operands[i] = x
             begin_last_write(self)
-            if plan.int_range_checks or be.memory_tracker.has_layout_caches:
-                run_plan(be, plan, [*self.targets, *outputs], operands, arrays, values, self.tree)
-            else:
-                try:
-                    plan.run(arrays, values)
-                except Exception as error:
-                    raise add_error_context(be, error, self.targets, self.tree) from error
+            self.assignment.run([*self.targets, *outputs], operands, arrays, values)
         for step in self.steps:
             step.finish()
         results = []
@@ -353,6 +343,11 @@ class Program(Untracked):
 
     def __repr__(self) -> str:
         return f"program of {self.name}: {self.plan}"
+
+    @property
+    def plan(self) -> Any:
+        """The plan; None for a program that computes nothing."""
+        return None if self.assignment is None else self.assignment.plan
 
 
 class Compiled(NamedTuple):

@@ -130,6 +130,7 @@ class Tensor(TensorBase):
 
     info: Info
     _min_dims = 2
+    has_values = True  # False for an argument of a compiled function
     __slots__ = (
         "__weakref__",
         "allocation",

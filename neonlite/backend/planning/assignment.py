@@ -512,21 +512,35 @@ class CompiledAssignment(Untracked):
     def _bind(self, operands: Iterable[Any]) -> None:
         """Set the operands."""
         self.operands = list(operands)
-        self.operand_values = [x.storage if isinstance(x, Tensor) else x for x in self.operands]
+        self.operand_values = [
+            x if not isinstance(x, Tensor) else x.storage if x.has_values else None for x in self.operands
+        ]
 
     def __call__(self) -> None:
         """Evaluate the values and write them to the targets."""
+        if traces:
+            refuse_in_trace("a compiled assignment", USE_ASSIGN)
+        self.run(self.tensors, self.operands, self.arrays, self.operand_values)
+
+    def run(self, tensors: Sequence[Tensor], operands: Sequence[Any], arrays: Any, values: Any) -> None:
+        """Run the plan on tensors and operands, which may be others of the same structure.
+
+        Parameters
+        ----------
+        tensors, operands : sequence
+            The targets and the operands.
+        arrays, values : sequence
+            Their arrays; scalars as they are.
+        """
         be, plan = self.be, self.plan
         if be.closed_by:
             check_open(be)
-        if traces:
-            refuse_in_trace("a compiled assignment", USE_ASSIGN)
         if plan.int_range_checks or be.memory_tracker.has_layout_caches:
-            return run_plan(be, plan, self.tensors, self.operands, self.arrays, self.operand_values, self.tree)
+            return run_plan(be, plan, tensors, operands, arrays, values, self.tree)
         try:  # what run_plan does in this case, without its call
-            plan.run(self.arrays, self.operand_values)
+            plan.run(arrays, values)
         except Exception as error:
-            raise add_error_context(be, error, self.tensors, self.tree) from error
+            raise add_error_context(be, error, tensors, self.tree) from error
 
     def update_scalars(self, values: Sequence[Any]) -> bool:
         """Replace the scalars of the assignment by those of ``values``.
