@@ -316,6 +316,9 @@ class RecurrentBase(ParameterLayer):
     def allocate_parameters(self) -> None:
         super().allocate_parameters()
         for direction, suffix in enumerate(("",) if self.num_directions == 1 else ("_f", "_b")):
+            known = vars(self).get(f"W_input{suffix}")
+            if known is not None and known.allocation is self.W.allocation:
+                continue
             for name, part in zip(("W_input", "W_recur", "b"), self.split_weights(self.W, direction), strict=True):
                 vars(self)[f"{name}{suffix}"] = part
             for name, part in zip(("dW_input", "dW_recur", "db"), self.split_weights(self.dW, direction), strict=True):

@@ -419,7 +419,7 @@ MISTAKES: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "more labels than data": (lambda: ArrayIterator(X[:59], Y, CLASSES), None, ValueError, "X has 59, y has 60"),
     "labels as they are": (lambda: ArrayIterator(X, Y, make_onehot=False), None, ValueError, r"\(3, 8\).*\(1, 8\)"),
     "labels of other classes": (lambda: ArrayIterator(X, Y, 4), None, ValueError, r"3 outputs .*\(4, 8\) with 4"),
-    "inputs of another shape": (lambda: ArrayIterator(X[:, :1], Y, CLASSES), None, ValueError, r"\(2, 8\).*\(1, 8\)"),
+    "inputs of another shape": (lambda: ArrayIterator(X[:, :1], Y, CLASSES), None, ValueError, r"\(2, N\).*\(1, 8\)"),
     "two costs for one output": (
         data,
         Multicost([GeneralizedCost(MeanSquared())] * 2),
