@@ -216,11 +216,17 @@ class Library:
 
     # --- primitives ---
 
-    def primitive_desc(self, name: str, *args: object) -> Handle:
-        """Return a primitive descriptor; UnsupportedError if only a slow reference implementation exists."""
+    def primitive_desc(self, name: str, *args: object, avoided: bytes | None = None) -> Handle:
+        """Return a primitive descriptor; UnsupportedError if only a slow reference implementation exists.
+
+        ``avoided``: the name of an implementation that is not to be used.
+        """
         primitive_desc = self.create("primitive_desc", f"{name}_primitive_desc_create", *args)
         implementation = c_char_p()
         self.call("primitive_desc_query", primitive_desc, QUERY_IMPL_INFO, 0, byref(implementation))
+        while avoided is not None and implementation.value == avoided:
+            self.call("primitive_desc_next_impl", primitive_desc)
+            self.call("primitive_desc_query", primitive_desc, QUERY_IMPL_INFO, 0, byref(implementation))
         if b"ref" in (implementation.value or b"ref"):
             raise UnsupportedError(
                 f"oneDNN {self.version}: {name}: no fast implementation, only {implementation.value!r}"

@@ -73,6 +73,9 @@ REDUCTION_SUM = 0x2FFF4
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
 MIN_PARALLEL_SUM = 1 << 20  # elements: both ways take the same time from there to 8 << 20, by thresholds.py
 MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
+# With strides and two threads, its gradients of 8 x 8 images by filters are wrong, differ between runs, or never end:
+# oneDNN 3.2, AVX2
+STRIDED_1X1 = b"jit_1x1:avx2"
 Images: TypeAlias = "Array | ImageOperand | NHWCImages"
 UINT8_TEMPLATE = np.empty(0, np.uint8)  # empty arrays that specify a dtype
 ARGMAX_TEMPLATES: dict[int, Array] = {1: UINT8_TEMPLATE, 4: np.empty(0, np.int32)}  # by itemsize
@@ -493,6 +496,7 @@ class ConvolutionDesc:
         dilation = [n - 1 for n in layer.dilation]
         each = layer.strides, dilation, layer.padding, layer.padding_after
         self.geometry = [dims_array(along[first - 1 :]) for along in each]
+        self.avoided = STRIDED_1X1 if max(layer.strides) > 1 else None
         bias = self.bias_desc and self.bias_desc.handle
         self.handles = self.src_desc.handle, library.any_memory_desc(dims), bias
 
@@ -506,12 +510,13 @@ class ConvolutionDesc:
         """The primitive descriptor of the forward pass, which is also a hint for the backward passes."""
         handles = *self.handles, self.dst_desc.handle
         args = FORWARD_TRAINING, CONVOLUTION_DIRECT, *handles, *self.geometry, self.library.default_attr
-        return self.library.primitive_desc("convolution_forward", self.library.engine, *args)
+        return self.library.primitive_desc("convolution_forward", self.library.engine, *args, avoided=self.avoided)
 
     def backward_desc(self, name: str, *handles: Any) -> Handle:
         """Return the primitive descriptor of a backward pass."""
         args = CONVOLUTION_DIRECT, *handles, *self.geometry, self.forward_desc, self.library.default_attr
-        return self.library.primitive_desc(f"convolution_backward_{name}", self.library.engine, *args)
+        name = f"convolution_backward_{name}"
+        return self.library.primitive_desc(name, self.library.engine, *args, avoided=self.avoided)
 
     def create_primitive(
         self, primitive_desc: Handle, nhwc_args: Sequence[int], weights: int, *args: int

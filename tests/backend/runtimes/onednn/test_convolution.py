@@ -113,6 +113,36 @@ def test_convolutions_equal_the_reference(
 
 
 @needs
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("size", [8, 16])
+@pytest.mark.parametrize(("C", "K"), [(2, 3), (4, 8), (16, 32)])
+def test_strided_windows_of_one_pixel_have_the_gradients_of_the_textbook(
+    C: int, K: int, size: int, threads: int
+) -> None:
+    """In a process of its own, as oneDNN's kernel that is avoided may never end."""
+    code = f"""if True:
+        import numpy as np
+        from neonlite import Backend
+        from neonlite.backend import thread_pool
+        thread_pool.set_threads({threads})
+        be, rng = Backend("cpu"), np.random.default_rng(0)
+        x, e = rng.normal(size=({C}, {size}, {size}, 16)), rng.normal(size=({K}, {size // 2}, {size // 2}, 16))
+        f = rng.normal(size=({C}, {K}))
+        layer = be.conv_layer("float32", 16, {C}, {K}, 1, {size}, {size}, str_h=2, str_w=2)
+        X, E, F = (be.array(a.reshape(-1, a.shape[-1])) for a in (x, e, f))
+        O, U, D = be.zeros(E.shape), be.zeros(F.shape), be.zeros(X.shape)
+        for _ in range(5):
+            be.fprop_conv(layer, X, F, O), be.bprop_conv(layer, F, E, D), be.update_conv(layer, X, E, U)
+            read, d = x[:, ::2, ::2], np.zeros_like(x)
+            d[:, ::2, ::2] = np.einsum("khwn,ck->chwn", e, f)
+            wanted = np.einsum("chwn,ck->khwn", read, f), np.einsum("chwn,khwn->ck", read, e), d
+            for t, w in zip((O, U, D), wanted):
+                np.testing.assert_allclose(t.get().reshape(w.shape), w, rtol=1e-3, atol=1e-3)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@needs
 def test_nan_in_an_image_stays_in_its_windows(made: convolution.OneDNNConvolution, cpu: Backend) -> None:
     layer = cpu.conv_layer("float32", 2, 3, 20, 1, 6, 6, 1, 3, 3)
     i, o = np.ones(layer.dimI, np.float32), np.zeros(layer.dimO, np.float32)
