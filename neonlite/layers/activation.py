@@ -65,7 +65,9 @@ class Activation(Layer):
     def is_expression(self) -> bool:
         """Whether the outputs are an op-tree of the inputs; not if f is custom and has a derivative."""
         f = type(self.transform)
-        return super().is_expression and has_builtin_method(f, "bprop") and has_builtin_method(f, "backward")
+        names = ("bprop", "backward")
+        is_derived = all(has_builtin_method(f, name) and name not in vars(self.transform) for name in names)
+        return super().is_expression and is_derived
 
     def formula(self, x: Tensor) -> Operand:
         """Return ``f(x)``."""

@@ -118,6 +118,7 @@ class Layer(WeightOwner, DeltaOwner):
     input_layouts: tuple[str, ...] = ("CHWN",)  # "CHWN" or "columns" of inputs and deltas; primitives choose NHWC
     layout = "CHWN"  # or "columns", of outputs and their errors; ``allocate`` selects one that the next layer reads
     needs_outputs = True  # whether bprop reads the outputs; else the next layer may overwrite them
+    result_attributes = ("tree",)  # attributes that hold results and do not affect the computation
     unread_attributes: tuple[str, ...] = (  # attributes that no formula reads: of fprop and bprop
         *("inputs", "outputs", "deltas", "batch_size", "can_backprop", "tree"),
         *("owns_output", "owns_delta", "_buffers", "_views"),
@@ -546,16 +547,24 @@ class Layer(WeightOwner, DeltaOwner):
     def is_expression(self) -> bool:
         """Whether the outputs are an op-tree of the inputs, with its derivatives: those of the class's formula.
 
-        They are not if a later class has an fprop or a bprop, or the object itself.
+        They are not if a custom class has an fprop, a bprop or an allocate, unless the formula is of a later class; nor
+        if the formulas for training and inference are of an earlier class.
         """
-        return type(self).formula is not Layer.formula and self.has_formula and self._passes_follow("formula")
+        classes = type(self).__mro__
+        formula, *others = (
+            next(i for i, c in enumerate(classes) if name in vars(c))
+            for name in ("formula", "training_formula", "inference_formula")
+        )
+        follows = all(i <= formula or classes[i] is Layer for i in others)
+        is_defined = classes[formula] is not Layer and self.has_formula
+        return is_defined and follows and self._passes_follow("formula")
 
     def _passes_follow(self, name: str) -> bool:
-        """Return whether no fprop or bprop of the user replaces what a method of the class defines."""
+        """Return whether no fprop, bprop or allocate of the user replaces or completes what a method defines."""
         classes = type(self).__mro__
-        method, *passes = (next(c for c in classes if x in vars(c)) for x in (name, "fprop", "bprop"))
+        method, *passes = (next(c for c in classes if x in vars(c)) for x in (name, "fprop", "bprop", "allocate"))
         is_replaced = "fprop" in vars(self) or "bprop" in vars(self)
-        return not is_replaced and all(is_builtin(c) or classes.index(method) <= classes.index(c) for c in passes)
+        return not is_replaced and all(is_builtin(c) or classes.index(method) < classes.index(c) for c in passes)
 
     def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the outputs as an op-tree of inputs of the layer's shape. Images may have five axes, (C, D, H, W, N).

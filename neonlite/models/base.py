@@ -219,12 +219,13 @@ class ModelBase(NervanaObject):
         """
         network: Any = self.layers
         n = network.num_samples(x)
-        if n == self.be.bsz == network.batch_size and self.initialized:
+        is_allocated = n == network.batch_size and network.has_backward_plan
+        if n == self.be.bsz and is_allocated and self.initialized:
             return cast("Tensor | list[Tensor]", network.fprop(x, inference))
         with self.be.batch_size(n):
             if not self.initialized:
                 self.initialize(self.data_shape)
-            elif n != network.batch_size:
+            if not is_allocated:
                 network.set_batch_size(n)
             return cast("Tensor | list[Tensor]", network.fprop(x, inference))
 

@@ -79,6 +79,7 @@ def is_expression(model: Any) -> bool:
         and (parallel is None or parallel.reducer.thread is None)
         and all(getattr(type(model), name).__module__.startswith("neonlite.models.") for name in MODEL_METHODS)
         and MODEL_METHODS.isdisjoint(vars(model))
+        and not any(name in vars(cost) for name in COST_METHODS)
         and all(isinstance(x, GeneralizedCost) and has_own_methods(x) for x in costs)
     )
 
