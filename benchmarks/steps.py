@@ -579,7 +579,7 @@ def main() -> None:
     names = [name for name in [*NETWORKS, *CHARACTERS] if options.only in name]
     counts = [options.threads] if options.threads else sorted({1, min(2, cpus())}, reverse=True)
     found = []
-    for threads in counts:  # each in a process of its own, as the number of JAX's threads cannot be changed
+    for threads in counts:  # each in a new process, as the number of JAX's threads cannot be changed
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             found += pool.submit(rows, names, runtimes, threads, QUICK if options.quick else FULL).result()
     about = machine("numpy", "mkl", "torch", "jax") | {"threads": ", ".join(map(str, counts))}

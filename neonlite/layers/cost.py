@@ -15,6 +15,7 @@ from neonlite.name_hints import GENERALIZED_COST, add_hints
 from neonlite.optree import Operand
 from neonlite.transforms import Cost, Softmax
 from neonlite.transforms.cost import COSTS
+from neonlite.transforms.transform import Outputs, Targets
 from neonlite.typing import NativeArray
 
 
@@ -44,7 +45,7 @@ class GeneralizedCost(BufferOwner):
     """
 
     result_attributes = ("cost",)  # attributes that hold results and do not affect the computation
-    unread_attributes = ("cost", "outputs", "deltas", "mean", "zeros", "network", "_buffers", "_views")
+    unread_attributes = ("cost", "outputs", "deltas", "mean", "network", "_buffers", "_views")
 
     def __init__(self, costfunc: Cost | str, name: str | None = None) -> None:
         super().__init__(name)
@@ -171,7 +172,7 @@ class GeneralizedCost(BufferOwner):
 
     # --- the cost as an expression ---
 
-    def pair_outputs(self, inputs: Any, targets: Any) -> list[tuple[GeneralizedCost, float, Any, Any]]:
+    def pair_outputs(self, inputs: Outputs, targets: Targets) -> list[tuple[GeneralizedCost, float, Outputs, Targets]]:
         """Return (cost, weight, outputs, targets) for each output: here of the only one.
 
         Parameters
@@ -181,7 +182,7 @@ class GeneralizedCost(BufferOwner):
         """
         return [(self, 1.0, inputs, targets)]
 
-    def build_costs(self, y: Operand, t: Any) -> Operand:
+    def build_costs(self, y: Operand, t: Targets) -> Operand:
         """Return the cost of each column as an op-tree, (1, N).
 
         Parameters
@@ -193,7 +194,7 @@ class GeneralizedCost(BufferOwner):
         """
         return self.call_with_context(self.costfunc, y, t)
 
-    def build_errors(self, y: Operand, t: Any, shortcut: bool) -> Operand:
+    def build_errors(self, y: Operand, t: Targets, shortcut: bool) -> Operand:
         """Return the gradient of the summed cost as an op-tree: with respect to y, or to the last activation's inputs.
 
         Parameters
@@ -205,7 +206,7 @@ class GeneralizedCost(BufferOwner):
         """
         return self.call_with_context(self.costfunc.bprop if shortcut else self.costfunc.backward, y, t)
 
-    def takes_shortcut(self, t: Any) -> bool:
+    def takes_shortcut(self, t: Targets) -> bool:
         """Return whether the cost computes the error of the last activation's inputs.
 
         Parameters
@@ -295,7 +296,7 @@ class GeneralizedCostMask(GeneralizedCost):
         super().__init__(costfunc, name)
         self.weights = check_number(f"{self.name}: weights", weights)
 
-    def split_mask(self, targets: Sequence[Operand]) -> tuple[Operand, Operand]:
+    def split_mask(self, targets: Targets) -> tuple[Operand, Operand]:
         """Return targets and mask; raise TypeError if they are not a pair, ValueError if their shapes do not match.
 
         Parameters
@@ -303,14 +304,15 @@ class GeneralizedCostMask(GeneralizedCost):
         targets : tuple of Tensor
             ``(t, mask)``.
         """
-        sequence(f"{self.name}, at {self.last_layer.name}: targets", targets, "a pair (t, mask)", count=2)
-        t, mask = (getattr(x, "shape", None) for x in targets)
+        pair: Any = targets
+        sequence(f"{self.name}, at {self.last_layer.name}: targets", pair, "a pair (t, mask)", count=2)
+        t, mask = (getattr(x, "shape", None) for x in pair)
         if t is None or mask not in (t, (1, t[1])):
             raise ValueError(
                 f"{self.name}, at {self.last_layer.name} {self.network.out_shape}: expected a mask of the "
-                f"shape of the targets or (1, columns), got {describe(targets[1])} for {describe(targets[0])}."
+                f"shape of the targets or (1, columns), got {describe(pair[1])} for {describe(pair[0])}."
             )
-        return targets[0], targets[1]
+        return pair[0], pair[1]
 
     def apply_masked(
         self, f: Callable[[Operand, Operand], Operand], inputs: Operand, t: Operand, mask: Operand
@@ -328,7 +330,7 @@ class GeneralizedCostMask(GeneralizedCost):
             return self.be.where(mask, self.weights * mask * self.call_with_context(f, inputs, t), 0)
         return self.weights * self.call_with_context(lambda: f(inputs * mask, t * mask))
 
-    def build_costs(self, y: Operand, t: Any) -> Operand:
+    def build_costs(self, y: Operand, t: Targets) -> Operand:
         """Return the masked cost of each column."""
         t, mask = self.split_mask(t)
         cost = self.apply_masked(self.costfunc, y, t, mask)
@@ -338,13 +340,13 @@ class GeneralizedCostMask(GeneralizedCost):
         cost_of_zeros = self.call_with_context(self.costfunc, zeros, zeros)
         return cost - self.weights * (1 - self.be.mean(mask, axis=0)) * cost_of_zeros
 
-    def build_errors(self, y: Operand, t: Any, shortcut: bool) -> Operand:
+    def build_errors(self, y: Operand, t: Targets, shortcut: bool) -> Operand:
         """Return the gradient of the summed masked cost; it is 0 where the mask is 0."""
         t, mask = self.split_mask(t)
         error = self.apply_masked(self.costfunc.bprop if shortcut else self.costfunc.backward, y, t, mask)
         return error if mask.shape[0] == 1 else mask * error
 
-    def takes_shortcut(self, t: Any) -> bool:
+    def takes_shortcut(self, t: Targets) -> bool:
         """Return whether the last activation is the paired one; with a mask per element, only an elementwise one."""
         return self.shortcut and (self.split_mask(t)[1].shape[0] == 1 or self.is_elementwise)
 

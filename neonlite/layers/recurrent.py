@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer, warn
@@ -23,6 +23,8 @@ from neonlite.tree_structure import untraced
 from neonlite.typing import LayerShape, NativeArray
 
 STATE = "recurrent state: "  # begins the names of its tensors among the buffers of a layer
+
+X = TypeVar("X", bound=Operand)
 
 
 class RecurrentBase(ParameterLayer):
@@ -443,7 +445,7 @@ class RecurrentBase(ParameterLayer):
     @property
     def final_states(self) -> list[Tensor]:
         """The states of the last step, (output_size, N) each; of a bidirectional layer, of its forward direction."""
-        if not self.unrolls:
+        if not self.unrolls and (STATE + self.state_names[0], self.be.bsz) not in self._buffers:
             raise RuntimeError(
                 f"{self.name}: expected allocated buffers, got none. Call allocate() before final_states"
             )
@@ -483,7 +485,7 @@ class RecurrentBase(ParameterLayer):
         """The errors of the initial states, after ``bprop``."""
         return list(self.unrolls[0].state_errors.values())
 
-    def slice_direction(self, x: Any, direction: int) -> Any:
+    def slice_direction(self, x: X, direction: int) -> X:
         """Return the rows of inputs or deltas of one direction; images as (C H, W N). Those of a tensor are a view.
 
         Parameters
@@ -493,10 +495,12 @@ class RecurrentBase(ParameterLayer):
         direction : int
             0 forward in time, 1 backward in time.
         """
-        if x.shape[0] != self.nin:
-            x = x.reshape(self.nin, -1)
+        y: Any = x
+        y = y if y.shape[0] == self.nin else y.reshape(self.nin, -1)
         F = self.nin_per_direction
-        return take_block(x, (direction * F, F), (0, x.shape[1])) if self.split_inputs else x
+        y = take_block(y, (direction * F, F), (0, y.shape[1])) if self.split_inputs else y
+        part: X = y
+        return part
 
     def scan(self, z: Operand, direction: int, initial: Sequence[Operand] = ()) -> tuple[Operand, list[Operand]]:
         """Return h of all steps, (output_size, T N), and the states after the last step, as op-trees.

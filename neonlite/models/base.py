@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 
 from neonlite import messages
 from neonlite.backend import NervanaObject, Tensor
+from neonlite.backend.attributes import has_builtin_method
 from neonlite.backend.lock import exclusive
 from neonlite.backend.transaction import Snapshot
 from neonlite.backend.validation import from_name
@@ -79,7 +80,7 @@ class ModelBase(NervanaObject):
         self.callbacks = CallbackBase()  # the callbacks of the last fit
         self.interrupted_callbacks: Any = None  # their states if it was interrupted
         self.data_parallel: Any = None  # during a fit in several processes
-        self.program: Any = None  # during a fit: the compiled function of a minibatch, if the network is an expression
+        self.program: Any = None  # the compiled function of a minibatch, after the first step of fit
         self.target_encoder: TargetEncoder | None = None
         self.loaded_state: Any = None  # of the checkpoint from which the next fit resumes
         self.layers: LayerContainer = layers if isinstance(layers, LayerContainer) else Sequential(layers)
@@ -183,9 +184,13 @@ class ModelBase(NervanaObject):
         shape : shape, or list of shapes
             The shape of one sample, for each input.
         """
-        self.layers.configure(shape)
-        self.layers.allocate_parameters()
-        self.layers.take_layers()
+        network = self.layers
+        network.configure(shape)
+        if all(has_builtin_method(type(layer), "allocate") for layer in network.leaves()):
+            network.allocate_parameters()
+            network.take_layers()
+        else:  # a custom layer may create its tensors there
+            network.allocate_buffers()
 
     @property
     def resume_settings(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ last ``fprop`` and ``bprop``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from typing import Any
 
@@ -24,6 +24,7 @@ from neonlite.programs import Jit, jit
 from neonlite.tree_structure import activation_inputs, use_in_trace
 
 MODEL_METHODS = frozenset(("fprop", "bprop", "compute_gradients", "compute_cost", "scale_errors"))
+MAX_CHANGES = 16  # compilations in a row, as for an attribute that changes in each step; then the layers run
 COST_METHODS = ("get_cost", "get_errors", "build_costs", "build_errors")
 
 
@@ -36,8 +37,10 @@ class GradientProgram:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.is_active = False  # whether the model is in ``fit``
         self.compiled_from: Any = None  # the network, the cost and the loss scaling
         self.function: Jit[..., Any] | None = None
+        self.count = self.changes = 0  # compilations; and steps, one after another, with one
 
     def __call__(self, x: Any, t: Any, shard: Shard | None) -> Any:
         """Compute the gradients, and return the mean of each cost, (1, 1); None if they are not an expression.
@@ -50,15 +53,26 @@ class GradientProgram:
             The columns of the minibatch that this process computes.
         """
         model = self.model
-        parts = model.layers, model.cost, model.loss_scaling, MODEL_METHODS.isdisjoint(vars(model))
+        parts = model.layers, model.cost, model.loss_scaling, MODEL_METHODS.isdisjoint(vars(model)), shard is None
         if parts != self.compiled_from:
-            self.compiled_from, self.function = parts, jit(partial(network_gradients, model))
-        if self.function is not None:
-            try:
-                return self.function(x, t) if shard is None else self.function(x, t, shard)
-            except NotAnExpressionError:
-                self.function = None
-        return None
+            self.compiled_from, self.function, self.changes = parts, jit(self.trace), 0
+        if self.function is None:
+            return None
+        count = self.count
+        try:
+            means = self.function(x, t) if shard is None else self.function(x, t, shard)
+        except NotAnExpressionError:
+            self.function = None
+            return None
+        self.changes = self.changes + 1 if self.count > count else 0
+        if self.changes > MAX_CHANGES:
+            self.function = None
+        return means
+
+    def trace(self, *args: Any) -> list[Operand | None]:
+        """Return the costs as op-trees, and assign the gradients; count the compilation."""
+        self.count += 1
+        return network_gradients(self.model, *args)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         return None  # a copy of a model that is in training is not

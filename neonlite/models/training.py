@@ -35,7 +35,9 @@ def train_epochs(
     model: TrainingMethods, dataset: Any, callbacks: CallbackBase, num_epochs: int, interrupt: DeferredInterrupt
 ) -> bool:
     """Train the remaining epochs; return False if a callback ended training within one."""
-    model.program = GradientProgram(model)
+    if model.program is None:
+        model.program = GradientProgram(model)
+    model.program.is_active = True
     while model.epoch_index < num_epochs and not model.is_finished:
         model.nbatches = dataset.nbatches  # may differ between epochs
         callbacks.on_epoch_begin(model.epoch_index)
@@ -175,7 +177,7 @@ class TrainingMethods(ModelBase):
 
         The program returns the mean of each cost.
         """
-        if self.program is not None:
+        if self.program is not None and self.program.is_active:
             parallel = self.data_parallel
             means = self.program(x, t, None if parallel is None else parallel.minibatch_shard)
             if means is not None:
@@ -294,7 +296,8 @@ def ends_training(model: TrainingMethods) -> Iterator[None]:
     try:
         yield
     finally:
-        model.program = None
+        if model.program is not None:
+            model.program.is_active = False
         parallel, model.data_parallel = model.data_parallel, None
         if parallel is not None:
             parallel.close()
@@ -505,7 +508,8 @@ def diagnosis(model: TrainingMethods, x: Any, t: Any) -> str:
         remedies += f", LossScaling(optimizer) or float32 instead of {model.be.default_dtype_name}"
     if weights := model.nonfinite_weights():
         return f"the previous step left NaN or infinity in {shortened_list(weights)}; possible remedies: {remedies}"
-    if model.program is not None and model.program.function is not None:  # it keeps no outputs of single layers
+    program = model.program
+    if program is not None and program.is_active and program.function is not None:  # it keeps no outputs of layers
         states = [(layer, layer.get_state()) for layer in model.layers.leaves()]
         model.fprop(x, inference=True)
         for layer, state in states:

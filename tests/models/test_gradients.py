@@ -116,7 +116,7 @@ def train(
     if not compiled:
         model.compute_gradients = model.compute_gradients  # type: ignore[method-assign]  # of the user
     model.fit(data, cost, optimizer or Adam(), 3, callback)
-    assert model.program is None
+    assert not model.program.is_active
     return [*model.get_weights().values(), model.total_cost]
 
 
@@ -370,6 +370,66 @@ def test_an_attribute_that_cannot_be_compared_counts_as_changed() -> None:
     assert_close(*(train(layers(), x, MeanSquared, act=change) for x in (True, False)))
 
 
+def test_an_attribute_that_changes_in_each_step_is_left_to_the_layers(runs: list[Any], compilations: list[Any]) -> None:
+    def change(model: Model, count: int) -> None:
+        model.layers.layers[2].transform.slope = 0.01 * count
+
+    one = train(perceptron(), act=change)
+    assert len(compilations) == gradients_module.MAX_CHANGES + 1
+    assert len(runs) == STEPS - len(compilations)
+    assert_close(one, train(perceptron(), False, act=change))
+
+
+def test_a_second_fit_compiles_nothing(compilations: list[Any]) -> None:
+    new_backend("cpu", batch_size=8)
+    data = ArrayIterator(np.eye(16, dtype="float32"), np.arange(16) % 3, nclass=3)
+    model, cost = Model(perceptron()), GeneralizedCost(CrossEntropyMulti())
+    for epochs in (1, 2, 3):
+        model.fit(data, cost, Adam(), epochs)
+    assert len(compilations) == 1
+
+
+class Masked(Layer):
+    """A custom layer with a formula, and an fprop that draws what it reads."""
+
+    def configure(self, in_obj: Any) -> Any:
+        super().configure(in_obj)
+        self.out_shape = self.in_shape
+        return self
+
+    def allocate(self, *args: Any, **options: Any) -> None:
+        super().allocate(*args, **options)
+        self.mask = self.be.ones(self.outputs.shape)
+
+    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
+        if not inference:
+            self.mask[:] = self.be.rand(self.mask.shape) < 0.5
+        return super().fprop(inputs, inference, beta)
+
+    def formula(self, x: Any) -> Any:
+        return x * self.mask
+
+    def inference_formula(self, x: Any) -> Any:
+        return x * 0.5
+
+
+class Tripled(Dropout):
+    """A subclass of a built-in layer with another formula."""
+
+    def formula(self, x: Any) -> Any:
+        return x * self.mask * 3
+
+
+@pytest.mark.parametrize("layer", [Masked, Tripled])
+def test_the_fprop_and_the_formula_of_a_custom_class_are_used(runs: list[Any], layer: Any) -> None:
+    def layers() -> list[Any]:
+        return classify(Affine(6, activation="relu"), layer())
+
+    one = train(layers())
+    assert len(runs) == STEPS
+    assert_close(one, train(layers(), False))
+
+
 # --- fit -------------------------------------------------------------------------------------------------------------
 
 
@@ -388,7 +448,7 @@ def test_a_benchmark_within_a_fit_measures_both_passes() -> None:
     assert {"fprop", "bprop", "iteration"} <= set(times[0])
 
 
-def test_no_program_remains_after_a_callback_that_fails_before_the_first_step() -> None:
+def test_no_program_is_active_after_a_callback_that_fails_before_the_first_step() -> None:
     class Failing(CallbackBase):
         def on_train_begin(self, epochs: int) -> None:
             raise OSError("no disk")
@@ -398,7 +458,7 @@ def test_no_program_remains_after_a_callback_that_fails_before_the_first_step() 
     data = ArrayIterator(np.eye(16, dtype="float32"), np.arange(16) % 3, nclass=3)
     with pytest.raises(OSError, match="no disk"):
         model.fit(data, GeneralizedCost(CrossEntropyMulti()), Adam(), 8, Failing())
-    assert model.program is None
+    assert model.program is None or not model.program.is_active
 
 
 def test_a_copy_in_training_is_not_in_training() -> None:

@@ -119,7 +119,7 @@ def test_convolutions_equal_the_reference(
 def test_strided_windows_of_one_pixel_have_the_gradients_of_the_textbook(
     C: int, K: int, size: int, threads: int
 ) -> None:
-    """In a process of its own, as oneDNN's kernel that is avoided may never end."""
+    """In another process, as oneDNN's kernel that is avoided may never end."""
     code = f"""if True:
         import numpy as np
         from neonlite import Backend
