@@ -413,7 +413,6 @@ class RecurrentBase(ParameterLayer):
             unroll.set_initial_states([] if unroll.direction else initial)  # backward in time from zeros
             unroll.fprop(inputs)
         self.write_state()
-        self.saved_batch_size = 0
         return self.outputs
 
     def check_init_state(self, init_state: Tensor | Sequence[Tensor] | None) -> list[Tensor] | None:
@@ -559,6 +558,7 @@ class RecurrentBase(ParameterLayer):
             warn(other_batch_size([self.name], self.saved_batch_size, n))
             with untraced():
                 self.reset()
+        self.saved_batch_size = 0  # a minibatch starts from it
         return self.state_tensors(n)
 
     @property
