@@ -82,6 +82,7 @@ class LayerContainer(Layer):
         "error_copies",
         "input_encoding",
         "has_backward_plan",
+        "gradient_reducer",
     )
     input_encoding = InputEncoding()  # of the inputs of a model's network
 

@@ -35,8 +35,7 @@ def train_epochs(
     model: TrainingMethods, dataset: Any, callbacks: CallbackBase, num_epochs: int, interrupt: DeferredInterrupt
 ) -> bool:
     """Train the remaining epochs; return False if a callback ended training within one."""
-    if model.program is None:
-        model.program = GradientProgram(model)
+    model.program = model.program or GradientProgram(model)
     model.program.is_active = True
     while model.epoch_index < num_epochs and not model.is_finished:
         model.nbatches = dataset.nbatches  # may differ between epochs
@@ -118,8 +117,6 @@ class TrainingMethods(ModelBase):
         self, x: Tensor | list[Tensor], t: Tensor | list[Tensor]
     ) -> tuple[Tensor | list[Tensor], float | None]:
         """Run the forward and backward pass on one minibatch.
-
-        The cost is computed before its derivative, as it may cache values for it.
 
         Parameters
         ----------
