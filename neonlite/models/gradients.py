@@ -38,7 +38,7 @@ class GradientProgram:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.is_active = False  # whether the model is in ``fit``
-        self.compiled_from: Any = None  # the network, the cost and the loss scaling
+        self.compiled_from: Any = None  # the network, the cost, the loss scaling and others
         self.function: Jit[..., Any] | None = None
         self.count = self.changes = 0  # compilations; and steps, one after another, with one
 
@@ -52,8 +52,16 @@ class GradientProgram:
         shard : Shard or None
             The columns of the minibatch that this process computes.
         """
-        model = self.model
-        parts = model.layers, model.cost, model.loss_scaling, MODEL_METHODS.isdisjoint(vars(model)), shard is None
+        model, parallel = self.model, self.model.data_parallel
+        has_own_passes = MODEL_METHODS.isdisjoint(vars(model))
+        parts = (
+            model.layers,
+            model.cost,
+            model.loss_scaling,
+            has_own_passes,
+            shard is None,
+            parallel and parallel.reducer,
+        )
         if parts != self.compiled_from:
             self.compiled_from, self.function, self.changes = parts, jit(self.trace), 0
         if self.function is None:

@@ -35,7 +35,13 @@ ARG_SRC, ARG_DST, ARG_WEIGHTS, ARG_BIAS, ARG_WORKSPACE, ARG_SCRATCHPAD = 1, 17, 
 ARG_DIFF_SRC, ARG_DIFF_DST, ARG_DIFF_WEIGHTS = 129, 145, 161
 MEMORY_DESC_QUERY = {ARG_SRC: 129, ARG_DIFF_SRC: 130, ARG_WEIGHTS: 131, ARG_DIFF_WEIGHTS: 132}
 MEMORY_DESC_QUERY |= {ARG_DST: 133, ARG_DIFF_DST: 134, ARG_WORKSPACE: 135, ARG_SCRATCHPAD: 136}
-STATUS_MESSAGES = {1: "out of memory", 2: "invalid arguments", 3: "not implemented", 5: "runtime error"}
+STATUS_MESSAGES = {
+    1: "out of memory",
+    2: "invalid arguments",
+    3: "not implemented",
+    4: "no other one",
+    5: "runtime error",
+}
 
 
 class Version(ctypes.Structure):
@@ -186,7 +192,7 @@ class Library:
         """Call a function; UnsupportedError or RuntimeError if it fails."""
         status = self.functions[f"dnnl_{name}"](*args)
         if status:
-            problem = UnsupportedError if status in (2, 3) else RuntimeError
+            problem = UnsupportedError if status in (2, 3, 4) else RuntimeError
             raise problem(f"oneDNN {self.version}: dnnl_{name}: {STATUS_MESSAGES.get(status, f'status {status}')}")
 
     def create(self, kind: str, name: str, *args: object) -> Handle:

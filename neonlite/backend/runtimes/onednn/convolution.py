@@ -73,8 +73,8 @@ REDUCTION_SUM = 0x2FFF4
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
 MIN_PARALLEL_SUM = 1 << 20  # elements: both ways take the same time from there to 8 << 20, by thresholds.py
 MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
-# With strides and two threads, its gradients of 8 x 8 images by filters are wrong, differ between runs, or never end:
-# oneDNN 3.2, AVX2
+# An implementation of 1 x 1 convolutions in oneDNN 3.2, for AVX2. With strides and two threads, its gradients with
+# respect to filters are wrong, as for images of 8 x 8, differ between runs, or never end
 STRIDED_1X1 = b"jit_1x1:avx2"
 Images: TypeAlias = "Array | ImageOperand | NHWCImages"
 UINT8_TEMPLATE = np.empty(0, np.uint8)  # empty arrays that specify a dtype
