@@ -9,16 +9,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from neonlite.array_api.array import (
-    BOOL,
-    DTYPE_OF_NAME,
-    Array,
-    as_boolean,
-    as_dtype,
-    new_array,
-    result,
-    same,
-)
+from neonlite.array_api.array import BOOL, DTYPE_OF_NAME, Array, as_boolean, as_dtype, new_array, result, same
 from neonlite.array_api.data_types import (
     as_array,
     check_array,

@@ -9,12 +9,7 @@ from typing import Any
 
 from neonlite.backend import gen_backend
 from neonlite.cli.output import say
-from neonlite.files import (
-    check_output,
-    printable,
-    same_file,
-    write_output,
-)
+from neonlite.files import check_output, printable, same_file, write_output
 
 MAX_MATRIX_CLASSES = 20  # of a printed confusion matrix; a wider one does not fit a terminal
 MAX_MATRIX_LABEL = 16  # characters

@@ -14,10 +14,7 @@ from typing import Any
 from neonlite.backend import gen_backend
 from neonlite.backend.runtimes import info
 from neonlite.cli.output import say
-from neonlite.files import (
-    check_writable,
-    write_atomic,
-)
+from neonlite.files import check_writable, write_atomic
 from neonlite.messages import did_you_mean
 from neonlite.version import __version__
 

@@ -11,10 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from neonlite.files import (
-    encodable,
-    printable,
-)
+from neonlite.files import encodable, printable
 
 
 def flush_streams(status: int) -> int:

@@ -19,11 +19,7 @@ from neonlite.backend import gen_backend
 from neonlite.cli.evaluate import format_evaluation, format_metrics, load_data, make_metric
 from neonlite.cli.networks import make_optimizer
 from neonlite.cli.output import format_option, print_error, say
-from neonlite.files import (
-    check_writable,
-    is_stream,
-    same_file,
-)
+from neonlite.files import check_writable, is_stream, same_file
 from neonlite.messages import listed
 
 CSV_EPOCHS = 200

@@ -22,13 +22,7 @@ from neonlite.dtypes import is_float_array
 from neonlite.encoders.targets import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.inference import inference
 from neonlite.models.base import ModelBase
-from neonlite.models.evaluation import (
-    EvaluationMethods,
-    MetricValues,
-    as_columns,
-    map_minibatches,
-    output_rows,
-)
+from neonlite.models.evaluation import EvaluationMethods, MetricValues, as_columns, map_minibatches, output_rows
 from neonlite.models.training_data import (
     MinibatchIterator,
     check_targets,

@@ -23,13 +23,7 @@ from neonlite.backend.batch_size import global_batch_size, require_batch_size
 from neonlite.backend.planning.assignment import CompiledAssignment, write_array
 from neonlite.backend.serialization import constructor_arguments
 from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
-from neonlite.backend.validation import (
-    boolean,
-    check_attributes,
-    check_boolean_fields,
-    check_number,
-    check_signature,
-)
+from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number, check_signature
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe

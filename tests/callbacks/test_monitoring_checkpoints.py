@@ -25,10 +25,7 @@ from neonlite.callbacks import (
 )
 from neonlite.models import Model
 from neonlite.optimizers import Adam
-from neonlite.transforms import (
-    Accuracy,
-    CrossEntropyMulti,
-)
+from neonlite.transforms import Accuracy, CrossEntropyMulti
 
 
 def test_checkpoints_are_written_and_the_last_ones_remain(tmp_path):

@@ -24,14 +24,7 @@ from neonlite.backend.planning import layout
 from neonlite.backend.runtimes.onednn import bindings, convolution
 from neonlite.backend.tensor import display_values
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import (
-    Affine,
-    Conv,
-    Dropout,
-    MergeSum,
-    Pooling,
-    Sequential,
-)
+from neonlite.layers import Affine, Conv, Dropout, MergeSum, Pooling, Sequential
 from neonlite.transforms import Rectlin
 
 pytestmark = pytest.mark.skipif(bindings.get_library() is None, reason=bindings.version_info())

@@ -19,11 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.plans import (
-    batch_norm,
-    check_random_trees,
-    normal,
-)
+from helpers.plans import batch_norm, check_random_trees, normal
 from helpers.runtimes import back
 
 import neonlite.backend.planning.assignment as run_module

@@ -10,10 +10,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from helpers.plans import (
-    ORACLE,
-    check_random_trees,
-)
+from helpers.plans import ORACLE, check_random_trees
 
 from neonlite.ops import OP_TABLE
 

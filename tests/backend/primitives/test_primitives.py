@@ -13,17 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import textbook
-from helpers.image_cases import (
-    Conv,
-    Pool,
-    conv_cases,
-    conv_layer,
-    lrn_cases,
-    pool_cases,
-    pool_layer,
-    scaled,
-    sizes,
-)
+from helpers.image_cases import Conv, Pool, conv_cases, conv_layer, lrn_cases, pool_cases, pool_layer, scaled, sizes
 from helpers.image_primitives import (
     CONV,
     DECONV,

@@ -22,9 +22,7 @@ from helpers.parametrize import thinned
 from helpers.simulated_gpu import CLOSE, LAYOUTS, OpByOp, elementwise, numbers, ran, simulated
 
 from neonlite import Backend
-from neonlite.backend.runtimes.cuda.op_templates import (
-    REDUCE_TEMPLATES,
-)
+from neonlite.backend.runtimes.cuda.op_templates import REDUCE_TEMPLATES
 from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES
 from neonlite.ops import OPS
 

@@ -23,9 +23,7 @@ from neonlite.backend.runtimes.cuda import codegen as kernels_module
 from neonlite.backend.runtimes.cuda import executor as executor_module
 from neonlite.backend.runtimes.cuda.driver import CuPyDriver
 from neonlite.backend.runtimes.cuda.libraries import OPTIONS
-from neonlite.backend.runtimes.cuda.op_templates import (
-    OP_TEMPLATES,
-)
+from neonlite.backend.runtimes.cuda.op_templates import OP_TEMPLATES
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.dtypes import HALF_DTYPES
 from neonlite.ops import OPS
