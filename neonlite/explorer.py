@@ -60,8 +60,7 @@ def explore(tree: OpTreeNode, max_nodes: int | None = 40) -> anywidget.AnyWidget
     >>> explorer.nodes[0]["op"], explorer.nodes[1]["gradient"].splitlines()[0]
     ('sqr: x^2', '[[2. 4.]]')
     """
-    from neonlite.visualize import draw
-    from neonlite.visualize.text import OpTreeGraph
+    from neonlite.visualize import OpTreeGraph, draw
 
     if not isinstance(tree, OpTreeNode):
         raise TypeError(f"explore: expected an op-tree, got {describe(tree)}")
