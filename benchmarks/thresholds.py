@@ -27,7 +27,7 @@ import numpy as np
 from _table import Effort, Work, cpus, machine, markdown, measure, ratio, save, seconds
 from threadpoolctl import threadpool_limits
 
-from neonlite.backend import Backend, NervanaObject, thread_pool
+from neonlite.backend import Backend, NervanaObject, concurrency
 from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.backend.tensor import OneHot
 from neonlite.distributed import world
@@ -547,7 +547,7 @@ def measure_ranks(peers: dict[Any, Work], effort: Effort, rest: float = 0.0) -> 
 
 def compare(case: Case, size: int, values: Sequence[Any], threads: int, effort: Effort) -> dict[str, Any]:
     """Return the ratios of the time with the first value of the constant to that with each other one."""
-    thread_pool.set_threads(threads)
+    concurrency.set_threads(threads)
     runtime, take = ("mkl" if case.where == "mkl" else "cpu"), (measure_ranks if case.where.isdigit() else measure)
     rest = case.rest if isinstance(case, Threshold) and threads > 1 and effort is FULL else 0.0
     with restored(case.constant), threadpool_limits(threads, "blas"):

@@ -20,9 +20,8 @@ from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overl
 from neonlite.backend import base
 from neonlite.backend.attributes import AttributeSnapshot
 from neonlite.backend.base import Untracked
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache, create_lock
 from neonlite.backend.creation import new_tensor
-from neonlite.backend.lock import create_lock
 from neonlite.backend.planning.assignment import CompiledAssignment, as_operand
 from neonlite.backend.tensor import Tensor, overlap, parse_index
 from neonlite.backend.transaction import atomic, begin_last_write

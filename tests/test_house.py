@@ -79,7 +79,7 @@ LEVELS = {
 }
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
 BACKEND_LEVELS = {
-    0: "attributes base cache errstate lock measure serialization thread_pool validation",
+    0: "attributes base concurrency errstate measure serialization validation",
     1: "planning",  # op-trees alone
     # arrays
     2: "tensor planning.layout batch_size creation transaction replay random",

@@ -14,10 +14,9 @@ import numpy as np
 from neonlite.array_namespace import Namespace
 from neonlite.backend.base import BackendBase
 from neonlite.backend.batch_size import BatchSize, BatchSizeMethods, ShardMethods
-from neonlite.backend.cache import Cache, clear_caches
+from neonlite.backend.concurrency import Cache, FairLock, clear_caches
 from neonlite.backend.creation import CreationMethods, ShapeMethods
 from neonlite.backend.custom_ops import CustomOpMethods
-from neonlite.backend.lock import FairLock
 from neonlite.backend.measure import MemoryMethods, TimingMethods
 from neonlite.backend.op_methods import OpMethods
 from neonlite.backend.planning.assignment import AssignmentMethods, PlanCache, RunMethods

@@ -14,7 +14,7 @@ import numpy as np
 from neonlite.backend import base
 from neonlite.backend.attributes import check_attribute
 from neonlite.backend.backend import Backend
-from neonlite.backend.lock import create_lock
+from neonlite.backend.concurrency import create_lock
 from neonlite.backend.runtimes import canonical, default_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.serialization import Serializable

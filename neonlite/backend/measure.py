@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import Any, NamedTuple
 
 from neonlite.backend.base import BackendBase
-from neonlite.backend.lock import create_lock
+from neonlite.backend.concurrency import create_lock
 
 
 def format_bytes(nbytes: float) -> str:

@@ -16,7 +16,7 @@ from operator import is_
 from typing import Any, TypeVar
 
 from neonlite.backend.base import Untracked
-from neonlite.backend.lock import DeferredInterrupt, uninterrupted
+from neonlite.backend.concurrency import DeferredInterrupt, uninterrupted
 from neonlite.backend.tensor import Tensor
 
 T = TypeVar("T")

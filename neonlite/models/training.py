@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend import Block, Tensor
-from neonlite.backend.lock import DeferredInterrupt
+from neonlite.backend.concurrency import DeferredInterrupt
 from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import from_name, integer, warn, with_attributes
 from neonlite.callbacks import CallbackBase, Callbacks

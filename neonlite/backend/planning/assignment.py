@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.base import BackendBase, Untracked
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache
 from neonlite.backend.creation import to_host_array
 from neonlite.backend.measure import OutOfMemoryError
 from neonlite.backend.planning import Plan, layout

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
-from neonlite.backend.lock import create_lock
+from neonlite.backend.concurrency import create_lock
 from neonlite.backend.measure import Allocation, Memory
 from neonlite.backend.planning import Plan
 from neonlite.optree import Operand

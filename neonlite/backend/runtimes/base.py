@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import numpy as np
 
+from neonlite.backend.concurrency import parallel_for
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.measure import Allocation, DeviceMemory, MemoryTracker, OutOfMemoryError, format_bytes
 from neonlite.backend.planning import Plan
@@ -16,7 +17,6 @@ from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.thread_pool import parallel_for
 from neonlite.dtypes import INT_DTYPES
 from neonlite.tree_structure import Constant
 from neonlite.typing import DType, NativeArray, NumPyArray

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import neonlite.backend.runtimes.cuda.libraries as libraries
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.random import RandomStreams, mask_threshold

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import neonlite.backend.runtimes.cuda.libraries as libraries
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning.layout import (
     ImageOperand,
     ImageShape,

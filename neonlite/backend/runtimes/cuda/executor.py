@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from neonlite.backend.attributes import AttributeSnapshot
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache
 from neonlite.backend.measure import Allocation, Memory, MemoryTracker
 from neonlite.backend.planning.layout import CachedImages, LayoutCache, recorders
 from neonlite.optree import Operand

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.backend.cache import Cache
-from neonlite.backend.lock import create_lock
+from neonlite.backend.concurrency import Cache, create_lock
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives import ReferencePrimitives

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.lock import create_lock
+from neonlite.backend.concurrency import create_lock
 from neonlite.backend.planning import ALIGNMENT_BYTES
 from neonlite.backend.planning.layout import ImageOperand
 from neonlite.backend.runtimes.cuda import CudaRuntime
