@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Tensor
 from neonlite.backend.tensor import display_values, format_values
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label
 from neonlite.ops import Op, missing_gradient
 from neonlite.optree import Operand, OpTreeNode, postorder
 from neonlite.tree_inference import evaluate_formula
+from neonlite.typing import FLOAT_DTYPES
 
 if TYPE_CHECKING:
     import anywidget

@@ -16,11 +16,11 @@ from neonlite.backend.attributes import declare_builtin
 from neonlite.backend.validation import check_attributes, check_boolean_fields, checked_dataclass, instance
 from neonlite.messages import describe
 from neonlite.name_hints import INITIALIZER, add_hints, module_getattr
+from neonlite.typing import ArrayLike
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from neonlite.typing import ArrayLike
 
 __all__ = [
     "Array",

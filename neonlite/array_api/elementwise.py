@@ -22,7 +22,7 @@ from neonlite.array_api.data_types import (
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
 from neonlite.ops import OP_TABLE, OPS, Op
-from neonlite.ops.shapes import broadcast_shapes
+from neonlite.ops.functions import broadcast_shapes
 from neonlite.optree import create_node
 
 OPS_BY_NAME = {name: op for op in OP_TABLE for name in op.names.split()} | {"round": OPS["rint"]}

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.base import Untracked
 from neonlite.messages import describe
 from neonlite.name_hints import attribute_hint
 from neonlite.optree import Operand
+from neonlite.typing import Untracked
 
 _builtin_classes: set[type] = set()
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, cast
 import numpy as np
 
 from neonlite.array_namespace import Namespace
-from neonlite.backend.base import BackendBase
 from neonlite.backend.batch_size import BatchSize, BatchSizeMethods, ShardMethods
 from neonlite.backend.concurrency import Cache, FairLock, clear_caches
 from neonlite.backend.creation import CreationMethods, ShapeMethods
@@ -32,12 +31,11 @@ from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.meta import MetaRuntime
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import called_from, checks_arguments, integer, one_of
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.gradcheck import check_grad
 from neonlite.name_hints import BACKEND, add_hints
 from neonlite.optree import Operand
 from neonlite.tree_structure import MAX_STRUCTURE_BYTES, structure_bytes
-from neonlite.typing import DTypeLike
+from neonlite.typing import FLOAT_DTYPES, BackendBase, DTypeLike
 
 MAX_CHECKED_DOT_INFOS = 1024  # triples of shapes, strides and dtypes of matrix products that were checked
 _backend_ids = itertools.count(1)

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from neonlite.backend import base
+from neonlite import typing
 from neonlite.backend.attributes import check_attribute
 from neonlite.backend.backend import Backend
 from neonlite.backend.concurrency import create_lock
@@ -287,4 +287,4 @@ def load_tensor(values: NumPyArray, dtype: str, name: str | None) -> Tensor:
 
 
 copyreg.pickle(Tensor, reduce_tensor)
-base.current_backend, base.use_backend = current_backend, use_backend
+typing.current_backend, typing.use_backend = current_backend, use_backend

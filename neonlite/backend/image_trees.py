@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.base import BackendBase
 from neonlite.backend.tree_operands import as_operand
 from neonlite.backend.validation import boolean, check_number, checks_names, integer, one_of
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.typing import OperandLike
+from neonlite.typing import BackendBase, OperandLike
 
 if TYPE_CHECKING:
     from neonlite.backend.tensor import Tensor

@@ -19,10 +19,9 @@ from neonlite.messages import expected
 from neonlite.name_hints import hide_unknown
 from neonlite.ops import OP_TABLE, OPS, SHAPE_FN_BY_KIND, SYNONYMS, Op
 from neonlite.optree import Operand, OpTreeNode, create_node
-from neonlite.typing import AxisLike, OperandLike
+from neonlite.typing import AxisLike, BackendBase, OperandLike
 
 if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
     from neonlite.backend.tensor import Tensor
 
 

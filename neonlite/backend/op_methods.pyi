@@ -2,12 +2,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from neonlite.backend.base import BackendBase
 from neonlite.backend.image_trees import Padding, Sizes
 from neonlite.backend.tensor import Tensor
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.typing import ArrayLike, AxisLike, DTypeLike, OperandLike, ShapeLike
+from neonlite.typing import ArrayLike, AxisLike, BackendBase, DTypeLike, OperandLike, ShapeLike
 
 def make_method(op: Op) -> Callable[..., Any]: ...
 

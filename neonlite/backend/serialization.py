@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from neonlite import messages
-from neonlite.dtypes import is_real_array
 from neonlite.messages import describe, describe_setting
+from neonlite.typing import is_real_array
 
 _name_counters: dict[str, Iterator[int]] = defaultdict(itertools.count)  # class name -> number of the next default name
 _classes: WeakValueDictionary[str, type[Serializable]] = WeakValueDictionary()  # registered name -> the latest class

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from neonlite.backend.creation import as_row, to_host_array
 from neonlite.backend.validation import instance
-from neonlite.dtypes import LIMITS
 from neonlite.messages import describe, truncate_message
 from neonlite.ops import Op
-from neonlite.ops.shapes import normalize_axes
+from neonlite.ops.functions import normalize_axes
 from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.tree_inference import as_leaf, not_an_operand
 from neonlite.tree_structure import Attrs
-from neonlite.typing import ArrayLike, AxisLike, OperandLike
+from neonlite.typing import LIMITS, ArrayLike, AxisLike, BackendBase, OperandLike
 
 if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
     from neonlite.backend.tensor import Tensor
 
 

@@ -16,7 +16,7 @@ from neonlite.backend.validation import checks_arguments
 from neonlite.initializers import compute_dtype
 from neonlite.layers.buffers import BufferOwner
 from neonlite.messages import describe
-from neonlite.ops.shapes import at_least_2d
+from neonlite.ops.functions import at_least_2d
 from neonlite.typing import ArrayLike, NativeArray, NumPyArray
 
 MAX_ERROR_ROWS = 20  # rows of the table in an error message

@@ -24,13 +24,13 @@ from neonlite.backend.planning.assignment import CompiledAssignment, write_array
 from neonlite.backend.serialization import constructor_arguments
 from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
 from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number, check_signature
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
 from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
 from neonlite.optree import OpTreeNode
 from neonlite.tree_structure import refuse_in_trace, untraced, use_in_trace
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer

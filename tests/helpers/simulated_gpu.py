@@ -19,8 +19,8 @@ from neonlite.backend.runtimes.cuda.cublas import GemmDesc
 from neonlite.backend.runtimes.cuda.op_templates import OP_TEMPLATES
 from neonlite.backend.runtimes.cuda.simulator import SimulatedDriver, SimulatedGPU
 from neonlite.backend.runtimes.numpy import NumPyRuntime
-from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES
 from neonlite.ops import OPS
+from neonlite.typing import FLOAT_DTYPES, INT_DTYPES
 
 
 class OpByOp(NumPyRuntime):

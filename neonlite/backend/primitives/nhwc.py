@@ -19,7 +19,7 @@ from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.rows import CONVOLUTIONS, POOLINGS, image_layer, swap_ends
 from neonlite.ops import OPS, Op
-from neonlite.ops.shapes import Shape
+from neonlite.ops.functions import Shape
 from neonlite.tree_structure import Constant
 
 REDUCTIONS = ("sum", "max", "min", "prod")  # whose result depends on no order of the elements

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from neonlite.backend.base import BackendBase
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.assignment import Assignment
 from neonlite.backend.planning.layout import CachedImages, can_cache_nhwc, find_images, layout_of, read_nhwc, write_nhwc
@@ -15,9 +13,7 @@ from neonlite.backend.validation import check_shape
 from neonlite.messages import describe
 from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand
-
-if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
+from neonlite.typing import BackendBase
 
 MAX_FLOAT32_TERMS = 1 << 18  # terms of a sum up to which the library's sequential float32 sums are precise enough
 

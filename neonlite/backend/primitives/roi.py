@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.base import BackendBase
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.layout import read_chwn
 from neonlite.backend.primitives.geometry import check_ints
@@ -23,6 +22,7 @@ from neonlite.backend.primitives.operands import (
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import check_shape
 from neonlite.messages import describe
+from neonlite.typing import BackendBase
 
 
 class RoiMethods(BackendBase):

@@ -14,10 +14,9 @@ from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
 from neonlite.backend.primitives.recurrent import CompilePlan, find_recurrences
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
+from neonlite.ops.functions import Shape
 from neonlite.ops.images import check_regions
-from neonlite.ops.shapes import Shape
-from neonlite.typing import NativeArray
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray
 
 # {op: (what its operands and its result are: images I, filters F or outputs O; the call of the primitive)}
 CONVOLUTIONS: dict[str, tuple[str, Callable[..., None]]] = {

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.runtimes.base import Runtime
-from neonlite.dtypes import is_available
-from neonlite.typing import NativeArray, NumPyArray
+from neonlite.typing import NativeArray, NumPyArray, has_bfloat16
 
 
 class StrictRuntime(Runtime):
@@ -50,7 +49,7 @@ class TorchRuntime(Runtime):
         self.xp, self.torch = namespace, torch
         limit_threads_after_fork(torch)
         super().__init__(device_id)
-        self.dtypes += ("bfloat16",) * is_available()
+        self.dtypes += ("bfloat16",) * has_bfloat16()
 
     def put(self, array: NumPyArray) -> NativeArray:
         """Copy a NumPy array to a PyTorch tensor."""

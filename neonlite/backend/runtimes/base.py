@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -17,12 +17,8 @@ from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.tensor import Tensor
-from neonlite.dtypes import INT_DTYPES
 from neonlite.tree_structure import Constant
-from neonlite.typing import DType, NativeArray, NumPyArray
-
-if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
+from neonlite.typing import INT_DTYPES, BackendBase, DType, NativeArray, NumPyArray
 
 # ops that run on bfloat16 itself: like views they compute no new values, or the result depends on the precision
 DATA_MOVEMENT_OPS = ("stop_gradient", "take", "concat", "slice_backward", "nextafter")

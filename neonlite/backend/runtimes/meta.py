@@ -26,12 +26,11 @@ from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor
 from neonlite.messages import describe
-from neonlite.typing import AxisLike, NativeArray, NumPyArray, ShapeLike
+from neonlite.typing import AxisLike, BackendBase, NativeArray, NumPyArray, ShapeLike
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from neonlite.backend.base import BackendBase
     from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
     from neonlite.backend.runtimes.base import Runner
 

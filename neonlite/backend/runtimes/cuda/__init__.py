@@ -31,11 +31,9 @@ from neonlite.backend.runtimes.cuda.kernels import (
 )
 from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.pooling import CudaPooling
-from neonlite.dtypes import FLOAT_DTYPES, is_available
-from neonlite.typing import NativeArray, NumPyArray
+from neonlite.typing import FLOAT_DTYPES, BackendBase, NativeArray, NumPyArray, has_bfloat16
 
 if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
     from neonlite.backend.tensor import Tensor
 
 
@@ -48,7 +46,7 @@ def install_primitives(runtime: CudaRuntime) -> None:
     runtime.primitives, runtime.supports_half = (
         (CudaPrimitives, True) if are_kernels_enabled() else (ReferencePrimitives, False)
     )
-    runtime.dtypes += ("bfloat16",) * is_available()
+    runtime.dtypes += ("bfloat16",) * has_bfloat16()
 
 
 # --- the GPU runtimes: their common base, and the 'gpu' runtime of CuPy arrays on an NVIDIA GPU ---

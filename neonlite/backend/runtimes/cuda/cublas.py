@@ -17,9 +17,8 @@ from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage
 from neonlite.backend.primitives.convolution import MatmulPrimitives
 from neonlite.backend.runtimes.cuda.libraries import PerThread
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.tree_structure import Constant
-from neonlite.typing import NativeArray
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray
 
 CUBLAS_WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for Hopper
 CUDA_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType

@@ -33,9 +33,8 @@ from neonlite.backend.runtimes.cuda.kernels import (
 from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.row_reduction import RowTileKernel, fuse_row_stages, pass_kernels
 from neonlite.backend.validation import warn
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.ops.functions import index_error_message, normalize_indices
-from neonlite.typing import NativeArray
+from neonlite.typing import FLOAT_DTYPES, NativeArray
 
 MAX_BOUND_PLANS = 256  # plans whose temporaries are cached per thread
 MAX_CACHED_LAUNCHES = 1024  # cached launches per thread

@@ -36,12 +36,10 @@ from neonlite.backend.runtimes.cuda.op_templates import (
     substitute,
 )
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.ops import Op
-from neonlite.ops.functions import index_error_message, normalize_indices
+from neonlite.ops.functions import Shape, index_error_message, normalize_indices
 from neonlite.ops.images import bin_bounds
-from neonlite.ops.shapes import Shape
-from neonlite.typing import NativeArray, NumPyArray
+from neonlite.typing import FLOAT_DTYPES, NativeArray, NumPyArray
 
 if TYPE_CHECKING:
     from neonlite.backend.random import RandomStreams

@@ -25,7 +25,7 @@ from neonlite.backend.runtimes.numpy.templates import (
     select_reduction_function,
     template_of,
 )
-from neonlite.ops.shapes import Axes, Shape, reduction_shape
+from neonlite.ops.functions import Axes, Shape, reduction_shape
 from neonlite.tree_structure import Constant
 from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array

@@ -58,7 +58,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
     get_library,
     primitives,
 )
-from neonlite.ops.shapes import contiguous_strides
+from neonlite.ops.functions import contiguous_strides
 from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array
 

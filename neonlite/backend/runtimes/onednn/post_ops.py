@@ -40,7 +40,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
     numpy_uses_avx512,
     primitives,
 )
-from neonlite.ops.shapes import Shape, contiguous_strides
+from neonlite.ops.functions import Shape, contiguous_strides
 from neonlite.typing import NumPyArray as Array
 
 ELTWISE_LOGISTIC, ELTWISE_EXP = 0x29, 0x2A  # dnnl_alg_kind_t

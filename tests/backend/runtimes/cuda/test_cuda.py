@@ -26,7 +26,7 @@ from helpers.standin_cupy import FUNCTIONS, KEYWORDS, UFUNCS, Machine, installed
 from neonlite import Autodiff, Backend, cleanup_backend, gen_backend
 from neonlite.backend.runtimes import BUILTIN_RUNTIMES, info, load_runtime
 from neonlite.backend.runtimes.cuda import CuPyRuntime
-from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES
+from neonlite.typing import FLOAT_DTYPES, INT_DTYPES
 
 STANDIN, GPU = "stand-in", "GPU"
 ON_BOTH = [STANDIN, pytest.param(GPU, marks=[pytest.mark.gpu, pytest.mark.filterwarnings("default")])]
