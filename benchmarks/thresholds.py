@@ -37,8 +37,8 @@ from neonlite.transforms import Logistic, Rectlin, Tanh
 
 # {name in this file: (module, name there)}; "CONSTANT key.attribute": the attribute of an item of a dictionary
 CONSTANTS: dict[str, tuple[str, str]] = {
-    "gathered rows": ("neonlite.backend.primitives.convolution", "MAX_GATHERED_BYTES"),
-    "row weights": ("neonlite.backend.primitives.convolution", "MIN_ROW_WEIGHTS"),
+    "gathered rows": ("neonlite.backend.primitives", "MAX_GATHERED_BYTES"),
+    "row weights": ("neonlite.backend.primitives", "MIN_ROW_WEIGHTS"),
     "chain cost": ("neonlite.backend.runtimes.onednn", "MIN_CHAIN_COST"),
     "exact chain": ("neonlite.backend.runtimes.onednn", "MIN_EXACT_CHAIN_ELEMENTS"),
     "chain threads": ("neonlite.backend.runtimes.onednn.post_ops", "MIN_WORK_PER_THREAD"),

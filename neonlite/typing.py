@@ -153,7 +153,7 @@ WindowSizes = int | Sequence[int] | dict[str, int]  # sizes of a window or filte
 
 # --- BackendBase: what the classes of a Backend's methods, tensors and op-trees use of it ---
 
-# the functions of ``current.py``, which sets them, for the modules below it
+# the functions of ``backend/__init__.py``, which sets them, for the modules below it
 current_backend: Callable[[], Any]
 use_backend: Callable[[Any], AbstractContextManager[Any]]
 

@@ -86,7 +86,6 @@ BACKEND_LEVELS = {
     5: "runtimes",
     6: "op_methods tree_methods image_trees tree_operands custom_ops",
     7: "backend",
-    8: "current",
 }
 BACKEND_LEVEL_OF_MODULE = {
     f"neonlite.backend.{name}": n for n, names in BACKEND_LEVELS.items() for name in names.split()

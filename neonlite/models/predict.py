@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend import on_its_backend
 from neonlite.backend.concurrency import defers_interrupt
-from neonlite.backend.current import on_its_backend
 from neonlite.backend.validation import checks_arguments, integer, warn
 from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import first_true_row, to_array, transpose_hint

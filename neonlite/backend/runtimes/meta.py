@@ -20,8 +20,7 @@ from neonlite.backend.concurrency import create_lock, parallel_for
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.layout import write_chwn
-from neonlite.backend.primitives import ReferencePrimitives
-from neonlite.backend.primitives.convolution import MatmulPrimitives
+from neonlite.backend.primitives import MatmulPrimitives, ReferencePrimitives
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor

@@ -17,8 +17,7 @@ from neonlite.backend.random import RandomStreams, mask_threshold
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS, PREAMBLE, THREADS_PER_BLOCK
 from neonlite.backend.runtimes.cuda.convolution import CudnnConvolution
-from neonlite.backend.runtimes.cuda.driver import SPAWN_HINT, CuPyDriver, Driver
-from neonlite.backend.runtimes.cuda.executor import CudaExecutor
+from neonlite.backend.runtimes.cuda.executor import SPAWN_HINT, CudaExecutor, CuPyDriver, Driver
 from neonlite.backend.runtimes.cuda.graphs import GraphCache, check_transfer
 from neonlite.backend.runtimes.cuda.kernels import (
     FILLED_MASK,

@@ -23,7 +23,7 @@ from neonlite.backend.planning.layout import (
     write_chwn,
     write_nhwc,
 )
-from neonlite.backend.primitives.convolution import scale_and_add
+from neonlite.backend.primitives import scale_and_add
 from neonlite.backend.primitives.geometry import ConvLayer
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS
 from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage
-from neonlite.backend.primitives.convolution import MatmulPrimitives
+from neonlite.backend.primitives import MatmulPrimitives
 from neonlite.backend.runtimes.cuda.libraries import PerThread
 from neonlite.tree_structure import Constant
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray

@@ -17,8 +17,7 @@ from neonlite.backend.errstate import copy_unsafe, ignore_fp_errors, restore_fp_
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.planning.steps import Stage
-from neonlite.backend.primitives.nhwc import lay_out_images
-from neonlite.backend.primitives.rows import find_images, find_primitives, pair_pools
+from neonlite.backend.primitives.rows import find_images, find_primitives, lay_out_images, pair_pools
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import accelerated, accelerator_versions
 from neonlite.backend.runtimes.base import Runner, Runtime

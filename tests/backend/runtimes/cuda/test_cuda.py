@@ -3,7 +3,7 @@
 The stand-in (standin_cupy.py) rejects what CuPy rejects, so that generic code that mixes NumPy arrays with those of the
 GPU fails here without a GPU. A test with the fixture ``gpu`` runs on the stand-in, and again on a GPU with its marker.
 
-Tests ``neonlite/backend/runtimes/cuda/__init__.py`` and ``neonlite/backend/runtimes/cuda/driver.py``.
+Tests ``neonlite/backend/runtimes/cuda/__init__.py`` and ``neonlite/backend/runtimes/cuda/executor.py``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from helpers.standin_cupy import installed
 from neonlite import Autodiff, Backend, gen_backend
 from neonlite.backend.runtimes.cuda import codegen as kernels_module
 from neonlite.backend.runtimes.cuda import executor as executor_module
-from neonlite.backend.runtimes.cuda.driver import CuPyDriver
+from neonlite.backend.runtimes.cuda.executor import CuPyDriver
 from neonlite.backend.runtimes.cuda.libraries import OPTIONS
 from neonlite.backend.runtimes.cuda.op_templates import OP_TEMPLATES
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
