@@ -18,9 +18,9 @@ from types import MethodType
 from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
 from neonlite import typing
-from neonlite.backend.attributes import AttributeSnapshot
 from neonlite.backend.concurrency import Cache, create_lock
 from neonlite.backend.creation import new_tensor
+from neonlite.backend.objects import AttributeSnapshot
 from neonlite.backend.planning.assignment import CompiledAssignment, as_operand
 from neonlite.backend.tensor import Tensor, overlap, parse_index
 from neonlite.backend.transaction import atomic, begin_last_write

@@ -23,7 +23,7 @@ from helpers.reference import REFERENCE
 
 import neonlite
 from neonlite import Backend
-from neonlite.backend.attributes import is_builtin
+from neonlite.backend.objects import is_builtin
 from neonlite.backend.runtimes import BUILTIN_RUNTIMES
 from neonlite.backend.runtimes.cuda import op_templates as cuda
 from neonlite.backend.runtimes.numpy import templates as numpy
@@ -77,14 +77,14 @@ LEVELS = {
 }
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
 BACKEND_LEVELS = {
-    0: "attributes concurrency errstate measure serialization validation",
+    0: "concurrency errstate measure objects validation",
     1: "planning",  # op-trees alone
     # arrays
     2: "tensor planning.layout batch_size creation transaction replay random",
     3: "planning.assignment",  # the run path
     4: "primitives",
     5: "runtimes",
-    6: "op_methods tree_methods image_trees tree_operands custom_ops",
+    6: "op_methods tree_methods tree_operands custom_ops",
     7: "backend",
 }
 BACKEND_LEVEL_OF_MODULE = {

@@ -21,9 +21,8 @@ from neonlite.backend.op_methods import OpMethods
 from neonlite.backend.planning.assignment import AssignmentMethods, PlanCache, RunMethods
 from neonlite.backend.primitives.geometry import LayerObjectMethods
 from neonlite.backend.primitives.images import ImageMethods
-from neonlite.backend.primitives.norm import NormMethods
+from neonlite.backend.primitives.norm import NormMethods, RoiMethods
 from neonlite.backend.primitives.products import MatmulMethods
-from neonlite.backend.primitives.roi import RoiMethods
 from neonlite.backend.random import RandomMethods, RandomStreams
 from neonlite.backend.replay import ReplayMethods
 from neonlite.backend.runtimes import list_runtimes, load_runtime

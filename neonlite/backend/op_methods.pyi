@@ -2,8 +2,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from neonlite.backend.image_trees import Padding, Sizes
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.tree_operands import Padding, Sizes
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.typing import ArrayLike, AxisLike, BackendBase, DTypeLike, OperandLike, ShapeLike

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, dataclass_transform
 
 import numpy as np
 
-from neonlite.backend.serialization import Serializable
+from neonlite.backend.objects import Serializable
 from neonlite.messages import describe, expected
 from neonlite.name_hints import argument_hint
 from neonlite.typing import BackendBase

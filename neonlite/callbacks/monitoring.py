@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from neonlite.backend.serialization import serialize
+from neonlite.backend.objects import serialize
 from neonlite.backend.validation import (
     boolean,
     check_number,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.serialization import Serializable
+from neonlite.backend.objects import Serializable
 from neonlite.backend.validation import check_number, check_numbers, distinct, integer, one_of, sequence, warn
 from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
 from neonlite.data.text import PAD, UNK, get_tokenizer

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.serialization import Serializable
+from neonlite.backend.objects import Serializable
 from neonlite.backend.validation import boolean, check_numbers, distinct, one_of, sequence, warn
 from neonlite.data.iterator import check_all_finite
 from neonlite.encoders import frame_columns, is_frame, read_column, refuse_unread

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast, overload
 
 from neonlite import messages
 from neonlite.backend import Tensor
-from neonlite.backend.attributes import has_builtin_method, is_builtin
+from neonlite.backend.objects import has_builtin_method, is_builtin
 from neonlite.backend.validation import check_constructor, check_signature, checks_arguments
 from neonlite.layers.buffers import (
     DeltaPlanner,

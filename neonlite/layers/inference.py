@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import Any
 
-from neonlite.backend.attributes import same_objects
+from neonlite.backend.objects import same_objects
 from neonlite.layers.buffers import LayerOutputs, Tensors
 from neonlite.layers.weights import WeightOwner
 from neonlite.programs import Jit, jit

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
-from neonlite.backend import Tensor, serialization
+from neonlite.backend import Tensor, objects
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import checks_arguments
 from neonlite.initializers import compute_dtype
@@ -464,7 +464,7 @@ def state_entries(layer: WeightOwner, states: Any) -> list[TensorEntry]:
 
 def to_host_array(value: ArrayLike) -> NumPyArray:
     """Return values as a NumPy array of two or more dimensions."""
-    array = serialization.to_host_array(value)
+    array = objects.to_host_array(value)
     return array.reshape(at_least_2d(array.shape))
 
 

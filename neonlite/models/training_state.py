@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from neonlite.backend.batch_size import complete_batch_size
 from neonlite.backend.concurrency import exclusive
-from neonlite.backend.serialization import constructor_arguments, find_class
+from neonlite.backend.objects import constructor_arguments, find_class
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import check_keys, one_of, warn
 from neonlite.data.iterator import POSITION, check_position

@@ -25,7 +25,6 @@ from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives.rows import find_primitives
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
-from neonlite.backend.runtimes.cuda.cublas import Cublas, GemmDesc, flatten_sum, fuse_gemm_sums, is_tf32_enabled
 from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
 from neonlite.backend.runtimes.cuda.kernels import (
     WAIT_HINT,
@@ -36,7 +35,16 @@ from neonlite.backend.runtimes.cuda.kernels import (
     is_gather,
     single_op_kernel,
 )
-from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel, load_kernel
+from neonlite.backend.runtimes.cuda.libraries import (
+    MAX_CACHED_KERNELS,
+    Cublas,
+    GemmDesc,
+    Kernel,
+    flatten_sum,
+    fuse_gemm_sums,
+    is_tf32_enabled,
+    load_kernel,
+)
 from neonlite.backend.runtimes.cuda.row_reduction import RowTileKernel, fuse_row_stages, pass_kernels
 from neonlite.backend.validation import warn
 from neonlite.ops.functions import index_error_message, normalize_indices

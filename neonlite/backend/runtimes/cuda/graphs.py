@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from neonlite.backend.attributes import AttributeSnapshot
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.measure import Allocation, Memory, MemoryTracker
+from neonlite.backend.objects import AttributeSnapshot
 from neonlite.backend.planning.layout import CachedImages, LayoutCache, recorders
 from neonlite.optree import Operand
 from neonlite.typing import BackendBase, NativeArray

@@ -25,9 +25,8 @@ from neonlite.backend.runtimes.cuda.codegen import (
     Launch,
     wrap_int64,
 )
-from neonlite.backend.runtimes.cuda.cublas import CudaMatmul
 from neonlite.backend.runtimes.cuda.graphs import current_capture
-from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS
+from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, CudaMatmul
 from neonlite.backend.runtimes.cuda.op_templates import (
     COMPUTE_TYPES,
     REDUCE_TEMPLATES,
