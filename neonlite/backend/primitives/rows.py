@@ -109,7 +109,7 @@ def image_layer(primitives: ReferencePrimitives, plan: Plan, v: int) -> tuple[st
     if name not in CONVOLUTIONS and name not in POOLINGS:
         return None
     dtype, halves = plan.dtype(step.inputs[0]), () if primitives.runtime.supports_half else HALF_DTYPES
-    if dtype not in FLOAT_DTYPES or dtype in halves or not attrs.get("mean", True):
+    if dtype not in FLOAT_DTYPES or dtype in halves:
         return None
     shapes = [swap_ends(plan.shape(x)) if x in plan.nhwc else plan.shape(x) for x in (*step.inputs, v)]
     if any(0 in shape for shape in shapes):
@@ -122,6 +122,7 @@ def image_layer(primitives: ReferencePrimitives, plan: Plan, v: int) -> tuple[st
             return None
     else:
         roles, op, call = POOLINGS[name]
+        op = op if attrs.get("mean", True) else "sum"
         layer = pooling_layer(step, dtype, op, **dict(zip(roles, shapes, strict=True)))
     return roles, layer, call
 

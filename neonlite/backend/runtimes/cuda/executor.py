@@ -15,7 +15,8 @@ from neonlite.backend.cache import Cache
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
-from neonlite.backend.primitives.rows import find_primitives
+from neonlite.backend.primitives.nhwc import lay_out_images
+from neonlite.backend.primitives.rows import find_primitives, pair_pools
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
 from neonlite.backend.runtimes.cuda.cublas import flatten_sum, fuse_gemm_sums
@@ -120,6 +121,8 @@ class CudaExecutor:
         if not is_check_synchronous():  # errors are raised at the next synchronization
             plan.raising_values = [v for v in plan.raising_values if not is_gather(plan, plan.step_of(v))]
             plan.set_stages(plan.stages)
+        lay_out_images(self.primitives, plan)
+        pair_pools(plan)
         fuse_gemm_sums(plan)
         fuse_row_stages(plan)
         plan.primitives = find_primitives(self.primitives, plan, self.compile)
