@@ -42,9 +42,7 @@ def inference(network: Any, passes_states: bool = False) -> Iterator[Callable[[A
     Recurrent states start from zeros. With ``passes_states``, those of layers without ``reset_cells`` start from the
     final ones of the previous minibatch, if that had as many rows.
     """
-    # on a GPU, layers pass on images in NHWC, and plans do not yet
-    is_expression = network.is_expression and network.be.graphs is None
-    is_expression = is_expression and not (passes_states and continues_states(network))
+    is_expression = network.is_expression and not (passes_states and continues_states(network))
     has_several_inputs = isinstance(network.input_shape, list)
     program = network.inference_program.of(network)
     copies: list[Any] = []

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
+from neonlite.backend.objects import has_builtin_method
 from neonlite.backend.validation import check_numbers, one_of, sequence
 from neonlite.layers.activation import PassThrough
 from neonlite.layers.buffers import (
@@ -147,7 +148,11 @@ class Broadcast(LayerContainer):
         """Return the merged op-trees of the branches."""
         inputs: Any = x
         branches = zip(self.layers, self.branch_inputs(inputs), strict=True)
-        return self.merge_trees([flat(branch.build_tree(y, training)) for branch, y in branches])
+        trees = [branch.build_tree(y, training) for branch, y in branches]
+        are_images = self.takes_images and has_builtin_method(type(self), "merge_trees")
+        if not are_images or len({tree.shape for tree in trees}) > 1:
+            trees = [*map(flat, trees)]
+        return self.merge_trees(trees)
 
     def merge_trees(self, trees: list[Operand]) -> Operand:
         """Return the merged outputs as an op-tree.
@@ -219,6 +224,8 @@ class MergeSum(Broadcast):
     >>> MergeSum([Conv((3, 3, 8), Gaussian(), padding=1), SkipNode()]).configure((8, 5, 5)).out_shape
     (8, 5, 5)
     """
+
+    takes_images = True
 
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(layers, name)
@@ -440,10 +447,16 @@ class MergeMultistream(MergeBroadcast):
 class IdentityNode(PassThrough):
     """Base class of layers whose outputs are their inputs."""
 
+    takes_images = True
+
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.out_shape = self.in_shape
         return self
+
+    def formula(self, x: Tensor) -> Operand:
+        """Return x."""
+        return x
 
 
 class SkipNode(IdentityNode):

@@ -90,14 +90,12 @@ def is_expression(model: Any) -> bool:
     """Return whether the gradients of a training step are an expression: of the network, the cost and the model.
 
     They are not if one of them, or its class, has methods of the user for the forward or backward pass, or if several
-    processes sum gradients during the backward pass; nor on a GPU, where layers pass on images in NHWC and plans do not
-    yet, and a CUDA graph replays the layers.
+    processes sum gradients during the backward pass.
     """
     parallel, network, cost = model.data_parallel, model.layers, model.cost
     costs = cost.costs if type(cost) is Multicost else [cost]
     return (
         network.is_expression
-        and model.be.graphs is None
         and (parallel is None or parallel.reducer.thread is None)
         and all(getattr(type(model), name).__module__.startswith("neonlite.models.") for name in MODEL_METHODS)
         and MODEL_METHODS.isdisjoint(vars(model))

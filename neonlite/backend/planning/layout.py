@@ -22,7 +22,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from neonlite.backend.concurrency import create_lock
@@ -288,19 +287,16 @@ def read_nhwc(x: Any, shape: ImageShape | None = None) -> NativeArray:
     cache = ensure_cache(t)
     with cache.lock:
         if cache.images is None:
-            write = write_nhwc(t, shape)
-            cache.reorderer.reorder(shape, t.storage, write.images.nhwc, False)
-            cache.images = write.images._replace(has_chwn=True)
-        return cache.images.nhwc if cache.images.is_for(t, shape) else None
-
-
-def writing_nhwc(x: Any) -> AbstractContextManager[NativeArray]:
-    """Return the write of an image operand: ``with writing_nhwc(x) as flat: ...``."""
-    return nullcontext(x.nhwc.reshape(-1)) if isinstance(x, NHWCImages) else write_nhwc(x)
+            nhwc, _, images = write_nhwc(t, shape)
+            cache.reorderer.reorder(shape, t.storage, nhwc, False)
+            cache.images = images and images._replace(has_chwn=True)
+        return cache.images.nhwc if cache.images and cache.images.is_for(t, shape) else None
 
 
 def write_nhwc(x: Any, shape: ImageShape | None = None) -> NhwcWrite:
     """Return the write of a whole tensor, as images of a shape, or of an image operand to its NHWC buffer."""
+    if isinstance(x, NHWCImages):
+        return NhwcWrite(x.nhwc.reshape(-1))
     t: TensorBase
     t, shape = (x.tensor, x.image_shape) if shape is None else (x, shape)
     cache = ensure_cache(t)
@@ -310,17 +306,18 @@ def write_nhwc(x: Any, shape: ImageShape | None = None) -> NhwcWrite:
             cache.images = None
         chwn = t.storage.reshape(-1)
         nhwc = cache.reserve(chwn)
-        return NhwcWrite(cache, CachedImages(t.span, shape, chwn, nhwc, False, weakref.ref(t)))
+        return NhwcWrite(nhwc, cache, CachedImages(t.span, shape, chwn, nhwc, False, weakref.ref(t)))
 
 
 class NhwcWrite(NamedTuple):
     """A write to an NHWC buffer: ``with write_nhwc(x) as buffer: ...``. Earlier values are valid until ``commit``."""
 
-    cache: LayoutCache
-    images: CachedImages
+    nhwc: NativeArray  # flat
+    cache: LayoutCache | None = None  # None for the images of a plan, which are in NHWC only
+    images: CachedImages | None = None
 
     def __enter__(self) -> NativeArray:
-        return self.images.nhwc
+        return self.nhwc
 
     def __exit__(self, error_type: type | None, *_: object) -> None:
         if error_type is None:
@@ -328,7 +325,8 @@ class NhwcWrite(NamedTuple):
 
     def commit(self) -> None:
         """Mark the buffer as holding the values."""
-        self.cache.images = self.images
+        if self.cache is not None:
+            self.cache.images = self.images
 
 
 def can_cache_nhwc(t: TensorBase) -> bool:
@@ -420,7 +418,7 @@ def run_in_layout(plan: Plan, targets: Sequence[TensorBase], leaves: Collection[
         for x in leaves
     ]
     writes = [write_nhwc(t, images.shape) for t in targets]
-    plan.run([write.images.nhwc.reshape(shape) for write in writes], values)
+    plan.run([write.nhwc.reshape(shape) for write in writes], values)
     for write in writes:
         write.commit()
 

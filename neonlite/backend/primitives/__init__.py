@@ -268,8 +268,9 @@ class PoolingPrimitives(MatmulPrimitives):
         else:
             pooled = xp.zeros(o.shape, dtype=o.dtype)
             for _, to, of in self._window_offsets(layer):
-                pooled[to] += i[of] if layer.op == "avg" else xp.square(i[of])
-            pooled = pooled / self._valid_cell_counts(layer, o) if layer.op == "avg" else xp.sqrt(pooled)
+                pooled[to] += xp.square(i[of]) if layer.op == "l2" else i[of]
+            if layer.op != "sum":
+                pooled = pooled / self._valid_cell_counts(layer, o) if layer.op == "avg" else xp.sqrt(pooled)
         o[...] = pooled if beta == 0 else pooled + o * beta
 
     def pool_bprop(

@@ -143,7 +143,8 @@ class DeconvLayer(ConvLayer):
 class PoolLayer(LayerObject):
     """The layer object of a pooling of (C, D, H, W, N) over windows (J, T, R, S) to (K, M, P, Q, N).
 
-    ``op`` is "max", "avg" or "l2". ``padding`` is that before the images, and ``KMPQ`` implies that after them.
+    ``op`` is "max", "avg", "l2", or in plans "sum". ``padding`` is that before the images, and ``KMPQ`` implies that
+    after them.
     """
 
     def __init__(
@@ -166,6 +167,11 @@ class PoolLayer(LayerObject):
         KMPQ = KMPQ or tuple(output_dim(x, s, p, st, pooling=True, caffe=caffe) for x, s, p, st in each)
         super().__init__(backend, dtype, N, (*CDHW, N), (*KMPQ, N))
         self.dimF2 = None
+
+    @property
+    def is_channelwise(self) -> bool:
+        """Whether windows have one channel and no padding along channels, so that NHWC images can be pooled."""
+        return bool(self.J == 1 and self.C == self.K and not self.padding[0])
 
     def window_offsets(self) -> list[WindowOffsets]:
         """Return the window offsets along each of the axes C, D, H and W."""

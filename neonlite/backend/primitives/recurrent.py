@@ -254,7 +254,7 @@ class StepRecurrence(Recurrence):
         saved = [self.placeholder(state) for _ in range(self.cell.num_saved)]
         with untraced():
             new, others = self.cell.step(be, z + b, previous, W_recur, functions_of(be, names))
-            targets, trees = [y, *states], [new[0], *new]
+            targets, trees = [y, *states], [be.stop_gradient(new[0]), *new]  # a value is written to one target
             if is_training:
                 targets, trees = [*targets, *saved], [*trees, *others]
             self.run_step = self.compile(trees, targets, [z, W_recur, b, *previous])

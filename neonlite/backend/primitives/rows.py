@@ -110,7 +110,7 @@ def image_layer(primitives: ReferencePrimitives, plan: Plan, v: int) -> tuple[st
     if name not in CONVOLUTIONS and name not in POOLINGS:
         return None
     dtype, halves = plan.dtype(step.inputs[0]), () if primitives.runtime.supports_half else HALF_DTYPES
-    if dtype not in FLOAT_DTYPES or dtype in halves or not attrs.get("mean", True):
+    if dtype not in FLOAT_DTYPES or dtype in halves:
         return None
     shapes = [swap_ends(plan.shape(x)) if x in plan.nhwc else plan.shape(x) for x in (*step.inputs, v)]
     if any(0 in shape for shape in shapes):
@@ -123,6 +123,7 @@ def image_layer(primitives: ReferencePrimitives, plan: Plan, v: int) -> tuple[st
             return None
     else:
         roles, op, call = POOLINGS[name]
+        op = op if attrs.get("mean", True) else "sum"
         layer = pooling_layer(step, dtype, op, **dict(zip(roles, shapes, strict=True)))
     return roles, layer, call
 
@@ -285,7 +286,7 @@ def pooling_layer(step: Step, dtype: str, op: str, I: Shape, O: Shape) -> PoolLa
     )
 
 
-# --- plans in the layout NHWC, that of oneDNN ---
+# --- plans in the layout NHWC, that of oneDNN and of cuDNN ---
 
 REDUCTIONS = ("sum", "max", "min", "prod")  # whose result depends on no order of the elements
 UNPOOLINGS = ("max_unpool", "sum_unpool")
@@ -306,7 +307,7 @@ def lay_out_images(primitives: ReferencePrimitives, plan: Plan) -> None:
     read = {plan.view_base(x) for s in plan.steps if s.kind != "view" for x in s.inputs if isinstance(x, int)}
     preferring = {v for v in plan.step_values if prefers_nhwc(primitives, plan, v, v not in plan.outputs or v in read)}
     if len(preferring) > 1 and any(plan.step_of(v).op.name in CONVOLUTIONS for v in preferring):
-        ImageLayouts(plan, preferring).rewrite()
+        ImageLayouts(primitives, plan, preferring).rewrite()
 
 
 def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: bool) -> bool:
@@ -320,8 +321,9 @@ def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: b
 class ImageLayouts:
     """The values of a plan in their own shape, and of images those in NHWC, while its steps are rewritten."""
 
-    def __init__(self, plan: Plan, preferring: set[int]) -> None:
+    def __init__(self, primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> None:
         self.plan, self.preferring = plan, preferring
+        self.is_gpu = primitives.supports_nhwc_trees
         self.steps, self.outputs = dict(plan.numbered_steps), set(plan.outputs)
         self.shapes = {v: plan.shape(v) for v in range(len(plan.leaves) + len(plan.steps))}
         self.plain: dict[int, int] = {v: v for v in range(len(plan.leaves))}  # {old value: new value}
@@ -345,7 +347,7 @@ class ImageLayouts:
 
     def append(self, v: int, step: Step) -> None:
         """Append a step, in NHWC if that saves copies."""
-        is_nhwc = [y not in self.plain if isinstance(y, int) else False for y in step.inputs]
+        is_nhwc = [y in self.nhwc or y in self.rows for y in step.inputs]
         full = [n for n, y in enumerate(step.inputs) if isinstance(y, int) and self.shapes[y] == step.shape]
         if step.op.name in CONVOLUTIONS or step.op.name in POOLINGS:
             if v in self.preferring and (step.op.name in (*CONVOLUTIONS, *UNPOOLINGS) or is_nhwc[0]):
@@ -361,7 +363,7 @@ class ImageLayouts:
 
     def append_elementwise(self, v: int, step: Step, full: Sequence[int]) -> None:
         """Append an elementwise step, whose operands of its shape have these numbers."""
-        ndim, to = len(step.shape), rows_shape(swap_ends(step.shape))
+        ndim, to = len(step.shape), None if self.is_gpu else rows_shape(swap_ends(step.shape))
         others = [y for n, y in enumerate(step.inputs) if n not in full]
         if to and all(self.is_per_channel(y, ndim) for y in others):
             inputs = [self.as_rows(y, to) if n in full else self.repeat(y, ndim, to) for n, y in enumerate(step.inputs)]
@@ -377,7 +379,7 @@ class ImageLayouts:
             self.append_nhwc(v, step, [self.as_nhwc(x)], to=swap_ends(to))
         elif step.op.name in REDUCTIONS and step.attrs.get("keepdims", True):
             axes = step.attrs["axis"]
-            rows = rows_shape(swap_ends(shape))
+            rows = None if self.is_gpu else rows_shape(swap_ends(shape))
             if rows and sorted(axes) == list(range(1, last + 1)):
                 C, attrs = shape[0], step.attrs | {"axis": (0,)}
                 row = self.plan.append_step(
@@ -396,10 +398,10 @@ class ImageLayouts:
         return True
 
     def append_primitive(self, v: int, step: Step) -> None:
-        """Append the step of a primitive. Leaves, whose layout it chooses itself, stay as they are."""
+        """Append the step of a primitive. On a CPU it chooses the layout of leaves itself."""
         roles = (CONVOLUTIONS.get(step.op.name) or POOLINGS[step.op.name])[0]
         inputs: list[Any] = [
-            self.as_plain(x) if role == "F" or self.is_leaf(x) else self.as_nhwc(x)
+            self.as_plain(x) if role == "F" or (self.is_leaf(x) and not self.is_gpu) else self.as_nhwc(x)
             for x, role in zip(step.inputs, roles, strict=False)
         ]
         if roles[-1] == "F":
@@ -501,6 +503,11 @@ class ImageLayouts:
         return self.plan.append_step(Step(OPS["reshape"], {"to": shape}, (v,), shape, dtype, dtype))
 
 
+def is_vector(shape: Shape) -> bool:
+    """Return whether all elements lie along one axis."""
+    return math.prod(shape) == max(shape, default=1)
+
+
 def rows_shape(shape: Shape) -> Shape | None:
     """Return the shape of images (N, *sizes, C) as a matrix of several pixels in a row; None if they are too small."""
     C, pixels = shape[-1], math.prod(shape[:-1])
@@ -508,8 +515,3 @@ def rows_shape(shape: Shape) -> Shape | None:
         return None
     k = next((k for k in range(MAX_ROW_ELEMENTS // C, 1, -1) if pixels % k == 0), 1)
     return (pixels // k, k * C) if k > 1 else None
-
-
-def is_vector(shape: Shape) -> bool:
-    """Return whether all elements lie along one axis."""
-    return math.prod(shape) == max(shape, default=1)

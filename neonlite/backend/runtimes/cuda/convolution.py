@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
 from types import ModuleType
@@ -15,6 +16,7 @@ from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning.layout import (
     ImageOperand,
     ImageShape,
+    NHWCImages,
     can_write_nhwc,
     image_shape,
     layout_of,
@@ -218,7 +220,7 @@ class CudaReorderer(KernelLauncher):
 
     def nhwc_operand(self, purpose: str, x: NativeArray) -> NativeArray:
         """Return images in NHWC: from the layout cache of their memory, or as a copy in a workspace."""
-        if isinstance(x, ImageOperand) and (images := read_nhwc(x)) is not None:
+        if isinstance(x, ImageOperand | NHWCImages) and (images := read_nhwc(x)) is not None:
             return images
         array = read_chwn(x)
         copy = self.get_workspace(purpose, (array.size,), array)
@@ -434,11 +436,18 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
 
     supports_fused_relu = True
 
+    def computes(self, op: str, layer: Any) -> bool:
+        """Return whether cuDNN, or a kernel for pooling, computes an op of the table for images: in NHWC."""
+        if "pool" in op:
+            return self.supports_nhwc and layer.is_channelwise
+        return self.supports_nhwc and layer.has_equal_padding and layer.groups == 1
+
     def conv_fprop(
         self, layer: ConvLayer, i: NativeArray, f: NativeArray, o: NativeArray, alpha: float, beta: float
     ) -> None:
         if not self._convolve("fprop", layer, (i, f), o, alpha, beta):
-            self.runtime.driver.run(super().conv_fprop, layer, read_chwn(i), f, write_chwn(o, beta == 0), alpha, beta)
+            with self._chwn_result(o, beta) as out:
+                self.runtime.driver.run(super().conv_fprop, layer, read_chwn(i), f, out, alpha, beta)
 
     def try_conv_bias(
         self, layer: ConvLayer, i: NativeArray, f: NativeArray, o: NativeArray, bias: NativeArray, relu: bool
@@ -449,13 +458,24 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         self, layer: ConvLayer, f: NativeArray, e: NativeArray, d: NativeArray, alpha: float, beta: float
     ) -> None:
         if not self._convolve("dgrad", layer, (e, f), d, alpha, beta):
-            self.runtime.driver.run(super().conv_bprop, layer, f, read_chwn(e), write_chwn(d, beta == 0), alpha, beta)
+            with self._chwn_result(d, beta) as out:
+                self.runtime.driver.run(super().conv_bprop, layer, f, read_chwn(e), out, alpha, beta)
 
     def conv_update(
         self, layer: ConvLayer, i: NativeArray, e: NativeArray, u: NativeArray, alpha: float, beta: float
     ) -> None:
         if not self._convolve("wgrad", layer, (i, e), u, alpha, beta):
             self.runtime.driver.run(super().conv_update, layer, read_chwn(i), read_chwn(e), u, alpha, beta)
+
+    @contextmanager
+    def _chwn_result(self, out: NativeArray, beta: float) -> Iterator[NativeArray]:
+        """Yield the CHWN array of a result; one in NHWC is reordered at the end."""
+        array = write_chwn(out, beta == 0)
+        if isinstance(out, NHWCImages):
+            array = self.get_workspace("CHWN result", array.shape, array)
+        yield array
+        if isinstance(out, NHWCImages):
+            self.reorder(image_shape(array), array, read_nhwc(out), to_chwn=False)
 
     def _convolve(
         self,
@@ -474,7 +494,8 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         if is_pointwise(layer):
             return bias is None and self._convolve_pointwise(operation, layer, operands, out, alpha, beta)
         driver: Any = self.runtime.driver
-        is_plain, array = alpha == 1 and beta == 0, out.array if isinstance(out, ImageOperand) else out
+        array = out.array if isinstance(out, ImageOperand | NHWCImages) else out
+        is_plain = alpha == 1 and beta == 0
         writes_nhwc = is_plain and can_write_nhwc([out], operands)
 
         @cache
@@ -482,7 +503,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             """Return the operands and the buffer of the result in NHWC, and the write of the result, or None."""
             arrays = [self.nhwc_operand(f"cudnn {n}", x) for n, x in enumerate(operands)]
             write = write_nhwc(out) if writes_nhwc else None
-            arrays.append(write.images.nhwc if write else self.get_workspace("cudnn result", (array.size,), array))
+            arrays.append(write.nhwc if write else self.get_workspace("cudnn result", (array.size,), array))
             return arrays, write
 
         def addresses() -> list[int]:

@@ -21,7 +21,7 @@ import neonlite.backend.runtimes.cuda.libraries as libraries
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
-from neonlite.backend.primitives.rows import find_primitives
+from neonlite.backend.primitives.rows import find_primitives, lay_out_images, pair_pools
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
 from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
@@ -394,6 +394,8 @@ class CudaExecutor:
         if not is_check_synchronous():  # errors are raised at the next synchronization
             plan.raising_values = [v for v in plan.raising_values if not is_gather(plan, plan.step_of(v))]
             plan.set_stages(plan.stages)
+        lay_out_images(self.primitives, plan)
+        pair_pools(plan)
         fuse_gemm_sums(plan)
         fuse_row_stages(plan)
         plan.primitives = find_primitives(self.primitives, plan, self.compile)

@@ -21,7 +21,7 @@ AXIS_PARAMETERS = ", ".join(
 )
 
 WINDOW_HELPERS = """
-enum { MAX, AVG, L2 };
+enum { MAX, AVG, L2, SUM };
 constexpr int op = {OP};
 // An axis: its size, the number of windows, their size and stride, and the padding.
 struct Axis { Index size, count, window, stride, pad; };
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernel(
                         for (int v = 0; v < V; ++v) {
                             const Compute x_value = to_compute(xs.at[v]);
                             if (op != MAX)
-                                value[v] += op == AVG ? x_value : x_value * x_value;
+                                value[v] += op == L2 ? x_value * x_value : x_value;
                             else if (x_value > value[v] || (x_value != x_value && value[v] == value[v]))  // or NaN
                                 value[v] = x_value, index[v] = tap;
                         }
@@ -80,7 +80,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernel(
         const Compute count = cell_count(c) * cell_count(d) * cell_count(h) * cell_count(w);
         #pragma unroll
         for (int v = 0; v < V; ++v) {
-            const Compute pooled = op == MAX ? value[v] : op == AVG ? value[v] / count : (Compute)sqrt(value[v]);
+            const Compute total = op == AVG ? value[v] / count : value[v];
+            const Compute pooled = op == L2 ? (Compute)sqrt(value[v]) : total;
             if (o) store(o[at + v], beta == 0 ? pooled : pooled + (Compute)beta * to_compute(o[at + v]));
             if (argmax) argmax[at + v] = index[v];
         }
@@ -118,8 +119,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernel(
                             const Compute error = to_compute(es.at[v]);
                             if (op == MAX)
                                 total[v] += argmax[from + v] == (ArgIndex)tap ? error : 0;
-                            else if (op == AVG)
-                                total[v] += error / count;
+                            else if (op == AVG || op == SUM)
+                                total[v] += op == AVG ? error / count : error;
                             else if (norms[from + v] != 0)
                                 total[v] += error / norms[from + v] * to_compute(i[at + v]);
                         }
@@ -191,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernel(
 POOL_FPROP_SOURCES, POOL_BPROP_SOURCES = (
     {
         op: substitute(text, windows=WINDOW_HELPERS, sizes=AXIS_PARAMETERS, axes=AXIS_STRUCTS, OP=op.upper())
-        for op in ("max", "avg", "l2")
+        for op in ("max", "avg", "l2", "sum")
     }
     for text in (POOL_FPROP, POOL_BPROP)
 )
@@ -208,7 +209,7 @@ class CudaPooling(CudaReorderer):
     def _pool_fprop_nhwc(self, layer: PoolLayer, i: NativeArray, o: NativeArray, argmax: NativeArray) -> bool:
         """Pool NHWC images with NHWC results and return True, or return False where that is not possible."""
         results = [o] if argmax is None else [o, argmax]
-        if not is_channelwise(layer) or layout_of(i) != "NHWC" or not can_write_nhwc(results, [i]):
+        if not layer.is_channelwise or layout_of(i) != "NHWC" or not can_write_nhwc(results, [i]):
             return False
         with write_nhwc(o) as out, nullcontext() if argmax is None else write_nhwc(argmax) as indices:
             self._pool_fprop(layer, read_nhwc(i), out, indices, 0.0, is_nhwc=True)
@@ -236,7 +237,7 @@ class CudaPooling(CudaReorderer):
         beta: float,
     ) -> None:
         if not self._pool_bprop_nhwc(layer, i, e, d, argmax, alpha, beta):
-            i, e, argmax = None if layer.op == "avg" else read_chwn(i), read_chwn(e), read_chwn(argmax)
+            i, e, argmax = read_chwn(i) if layer.op in ("max", "l2") else None, read_chwn(e), read_chwn(argmax)
             self._pool_bprop(layer, i, e, write_chwn(d, beta == 0), argmax, alpha, beta)
 
     def _pool_bprop_nhwc(
@@ -251,7 +252,7 @@ class CudaPooling(CudaReorderer):
     ) -> bool:
         """Compute the gradient in NHWC and return True, or return False if argmax, or else the images, are in CHWN."""
         saved = saved_operand(layer, i, e, argmax)
-        if not is_channelwise(layer) or alpha != 1 or beta != 0 or layout_of(saved) != "NHWC":
+        if not layer.is_channelwise or alpha != 1 or beta != 0 or layout_of(saved) != "NHWC":
             return False
         if not can_write_nhwc([d], [e, saved]):
             return False
@@ -301,7 +302,7 @@ class CudaPooling(CudaReorderer):
         S, writes = layer.sizeI // layer.C, []
         if beta == 0 and layout_of(i) == "NHWC" and can_write_nhwc([o, denom], [i]):
             writes = [write_nhwc(x) for x in (o, denom)]
-            S, i, (o, denom) = 1, read_nhwc(i), (x.images.nhwc for x in writes)
+            S, i, (o, denom) = 1, read_nhwc(i), (x.nhwc for x in writes)
         i, o, denom = read_chwn(i), write_chwn(o, beta == 0), write_chwn(denom, True)
         self.launch_elementwise(
             LRN_FPROP, o, layer.sizeI, S, [o, denom, i, alpha, beta, a / layer.J, b, layer.sizeI, S, layer.C, layer.J]
@@ -325,7 +326,7 @@ class CudaPooling(CudaReorderer):
         if beta == 0 and layout_of(i) == layout_of(denom) == "NHWC" and can_write_nhwc([d], [e, i, denom]):
             S, i, denom, e = 1, read_nhwc(i), read_nhwc(denom), self.nhwc_operand("errors", e)
             write = write_nhwc(d)
-            d = write.images.nhwc
+            d = write.nhwc
         i, e, denom, d = read_chwn(i), read_chwn(e), read_chwn(denom), write_chwn(d, beta == 0)
         sizes = [layer.sizeI, S, layer.C, layer.J]
         self.launch_elementwise(
@@ -333,11 +334,6 @@ class CudaPooling(CudaReorderer):
         )
         if write is not None:
             write.commit()
-
-
-def is_channelwise(layer: PoolLayer) -> bool:
-    """Return whether windows have one channel and no padding along channels, so that NHWC images can be pooled."""
-    return layer.J == 1 and layer.C == layer.K and not layer.padding[0]
 
 
 def window_geometry(layer: PoolLayer, is_nhwc: bool) -> list[int]:

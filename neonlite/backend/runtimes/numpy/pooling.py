@@ -139,7 +139,7 @@ class NumPyPooling(ReferencePrimitives):
                 if layer.op == "avg":
                     tile.fill_valid_counts(tile.x)
                     np.divide(pooled, tile.x, out=pooled)
-                else:
+                elif layer.op == "l2":
                     np.sqrt(pooled, out=pooled)
             if beta != 0:
                 np.add(pooled, np.multiply(out, beta, out=out), out=out)

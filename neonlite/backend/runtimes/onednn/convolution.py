@@ -30,7 +30,7 @@ from neonlite.backend.planning.layout import (
     read_chwn,
     read_nhwc,
     write_chwn,
-    writing_nhwc,
+    write_nhwc,
 )
 from neonlite.backend.primitives import saved_operand
 from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer
@@ -214,7 +214,7 @@ class OneDNNConvolution(NumPyPrimitives):
         if layer.op == "max" and not self._is_finite(images):
             return False
         with ExitStack() as stack:
-            buffers = [stack.enter_context(writing_nhwc(x)) for x in outputs]
+            buffers = [stack.enter_context(write_nhwc(x)) for x in outputs]
             self._execute(pooling.primitive, (images, *buffers))
         return True
 
@@ -231,7 +231,7 @@ class OneDNNConvolution(NumPyPrimitives):
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do; max uses ``argmax`` or i, l2 uses i."""
         if self._pool_bprop_nhwc(layer, i, e, d, argmax, alpha, beta):
             return
-        i = None if layer.op == "avg" else read_chwn(i)
+        i = read_chwn(i) if layer.op in ("max", "l2") else None
         e, argmax, d = read_chwn(e), read_chwn(argmax), write_chwn(d, beta == 0)
         needs_argmax = layer.op == "max" and argmax is None
         pooling = None if needs_argmax else self._get_pooling(create_pooling_backward, layer, e)
@@ -353,7 +353,7 @@ class OneDNNConvolution(NumPyPrimitives):
         arrays = [self._reorder_operand(reordered, *pair) for pair in zip(args, operands, strict=False)]
         last = () if bias is None else (bias,)
         if is_plain_write and n in nhwc_args and can_write_nhwc([out], operands):
-            with writing_nhwc(out) as buffer:
+            with write_nhwc(out) as buffer:
                 self._execute(primitive, (*arrays, buffer, *last))
             return
         write_chwn(out, beta == 0)

@@ -18,9 +18,13 @@ from neonlite.backend.planning.layout import ImageShape
 from neonlite.backend.runtimes.cuda import convolution
 from neonlite.backend.runtimes.cuda.convolution import REORDER_KERNEL
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
+from neonlite.callbacks import Callbacks
+from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import LRN as Response
 from neonlite.layers import Affine, BatchNorm, Conv, MergeSum, Pooling, Sequential, SkipNode
+from neonlite.models import Model
+from neonlite.optimizers import Adam
 from neonlite.transforms import Rectlin
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
@@ -194,6 +198,39 @@ def test_a_sequence_of_layers_reorders_images_at_its_ends_only(name: str) -> Non
         assert driver.reorders_of(12) == [IN, OUT]  # the images, and the operand of the matrix product
         net.bprop(e)
         assert driver.reorders_of(12) == [ERROR]  # the error from the matrix product
+
+
+class Reorders(Callbacks):
+    """Records the reorders of each training step."""
+
+    can_replay = True
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model, progress_bar=False)
+        self.of_steps: list[list[tuple[bool, ImageShape]]] = []
+
+    def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
+        super().on_minibatch_end(epoch, minibatch)
+        self.of_steps.append(NervanaObject.be.runtime.driver.reorders_of(12))
+
+
+def fitted(be: Backend, name: str) -> tuple[list[Any], list[list[tuple[bool, ImageShape]]]]:
+    """Return the weights after five steps of ``fit``, the last of which are CUDA graphs, and the reorders of each."""
+    NervanaObject.be, rng = be, np.random.default_rng(1)
+    data = ArrayIterator(rng.standard_normal((60, 3 * 18 * 18)), rng.integers(0, 4, 60), nclass=4, lshape=(3, 18, 18))
+    model = Model([*CHAINS[name](), Affine(4, Gaussian(0.0, 0.3), activation="softmax")])
+    callbacks = Reorders(model) if be.graphs is not None else Callbacks(model, progress_bar=False)
+    model.fit(data, cost="CrossEntropyMulti", optimizer=Adam(0.01), num_epochs=1, callbacks=callbacks)
+    return [*model.get_weights().values()], getattr(callbacks, "of_steps", [])
+
+
+@pytest.mark.parametrize("name", [x for x in CHAINS if x != "local response"])  # its windows along channels are in CHWN
+def test_a_training_step_is_a_program_that_reorders_images_at_its_ends_only(name: str) -> None:
+    weights, reorders = fitted(gpu_backend(batch_size=12), name)
+    wanted, _ = fitted(Backend("cpu", rng_seed=1, batch_size=12), name)
+    assert {tuple(sorted(step, key=str)) for step in reorders} == {tuple(sorted([IN, OUT, ERROR], key=str))}
+    for mine, theirs in zip(weights, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=2e-4)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8", "int32", "int64"])
