@@ -34,7 +34,7 @@ __all__ = [
 
 
 _LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.messages"}
-_LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.contraction")
+_LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.array_api.operators")
 _LAZY_NAMES |= {"Sequential": "neonlite.layers", "jit": "neonlite.programs"}
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from neonlite import optimizers as optimizers
     from neonlite import transforms as transforms
     from neonlite import visualize as visualize
-    from neonlite.contraction import einsum as einsum
-    from neonlite.contraction import tensordot as tensordot
-    from neonlite.contraction import transpose as transpose
+    from neonlite.array_api.operators import einsum as einsum
+    from neonlite.array_api.operators import tensordot as tensordot
+    from neonlite.array_api.operators import transpose as transpose
     from neonlite.layers import Sequential as Sequential
     from neonlite.messages import logger as logger
     from neonlite.models import Model as Model

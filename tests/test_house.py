@@ -56,7 +56,6 @@ LEVELS = {
     "neonlite.array_api": 3,
     "neonlite.array_namespace": 3,
     "neonlite.autodiff": 3,
-    "neonlite.contraction": 3,
     "neonlite.explorer": 3,
     "neonlite.gradcheck": 3,
     "neonlite.programs": 3,
