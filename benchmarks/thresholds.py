@@ -51,7 +51,7 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "batch norm rows": ("neonlite.backend.runtimes.onednn.products", "ROW_BLOCK_SIZE"),
     "product": ("neonlite.backend.runtimes.onednn.products", "MIN_WORK"),
     "vector product": ("neonlite.backend.runtimes.onednn.products", "MIN_VECTOR_WORK"),
-    "gemm": ("neonlite.backend.runtimes.numpy", "MIN_GEMM_WORK"),
+    "gemm": ("neonlite.backend.runtimes", "MIN_GEMM_WORK"),
     "untiled": ("neonlite.backend.runtimes.numpy.stages", "MAX_UNTILED_ELEMENTS"),
     "block": ("neonlite.backend.runtimes.numpy.stages", "BLOCK_ELEMENTS"),
     "large block": ("neonlite.backend.runtimes.numpy.stages", "MAX_BLOCK_ELEMENTS"),

@@ -255,7 +255,7 @@ def test_the_lowest_levels_import_almost_nothing(module, allowed):
     assert {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names} <= allowed
     if module in TABLE:
         assert imported - allowed <= {
-            *("__future__", "collections.abc", "dataclasses", "functools", "itertools", "math", "typing"),
+            *("__future__", "collections.abc", "dataclasses", "functools", "itertools", "math", "types", "typing"),
         }
 
 

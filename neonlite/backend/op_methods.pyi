@@ -1,4 +1,4 @@
-# Written by `python docs/make_stubs.py` from the op table, tree_methods.py and image_trees.py.
+# Written by `python docs/make_stubs.py` from the op table, tree_methods.py and tree_operands.py.
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.backend.concurrency import Cache, get_num_threads
-from neonlite.backend.runtimes import accelerated, accelerator_versions
-from neonlite.backend.runtimes.numpy import (
+from neonlite.backend.runtimes import (
     ROW_MAJOR,
-    NumPyRuntime,
+    accelerated,
+    accelerator_versions,
     data_address,
     library_folders,
     matrix_order,
@@ -28,6 +28,7 @@ from neonlite.backend.runtimes.numpy import (
     openmp_threads,
     short_spin_wait,
 )
+from neonlite.backend.runtimes.numpy import NumPyRuntime
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.typing import NumPyArray as Array
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Step
-from neonlite.backend.runtimes.numpy import BlockedExecutor, data_address
+from neonlite.backend.runtimes import data_address
+from neonlite.backend.runtimes.numpy import BlockedExecutor
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.backend.runtimes.numpy.templates import OP_COST
 from neonlite.backend.runtimes.onednn.bindings import (

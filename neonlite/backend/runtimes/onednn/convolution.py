@@ -34,7 +34,7 @@ from neonlite.backend.planning.layout import (
 )
 from neonlite.backend.primitives import saved_operand
 from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer
-from neonlite.backend.runtimes.numpy import data_address, openmp_threads
+from neonlite.backend.runtimes import data_address, openmp_threads
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.backend.runtimes.onednn.bindings import (
     ARG_BIAS,

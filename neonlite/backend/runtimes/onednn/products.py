@@ -13,7 +13,7 @@ import numpy as np
 
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.layout import ImageShape
-from neonlite.backend.runtimes.numpy import (
+from neonlite.backend.runtimes import (
     ROW_MAJOR,
     data_address,
     get_openblas,
