@@ -10,26 +10,18 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-import neonlite.backend.runtimes.cuda.libraries as libraries
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning.layout import can_write_nhwc, layout_of, read_chwn, read_nhwc, write_chwn, write_nhwc
 from neonlite.backend.primitives import ReferencePrimitives, saved_operand
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer
 from neonlite.backend.random import RandomStreams, mask_threshold
 from neonlite.backend.runtimes.base import Runtime
+from neonlite.backend.runtimes.cuda import kernels
+from neonlite.backend.runtimes.cuda import libraries as libraries
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS, PREAMBLE, THREADS_PER_BLOCK
 from neonlite.backend.runtimes.cuda.convolution import CudaReorderer, CudnnConvolution
 from neonlite.backend.runtimes.cuda.executor import SPAWN_HINT, CudaExecutor, CuPyDriver, Driver
 from neonlite.backend.runtimes.cuda.graphs import GraphCache, check_transfer
-from neonlite.backend.runtimes.cuda.kernels import (
-    FILLED_MASK,
-    SCALED_NORMAL,
-    BoundsChecker,
-    CudaScatter,
-    are_kernels_enabled,
-    fill_source,
-    reserve_blocks,
-)
 from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.op_templates import substitute
 from neonlite.typing import FLOAT_DTYPES, BackendBase, NativeArray, NumPyArray, has_bfloat16
@@ -377,14 +369,14 @@ def window_geometry(layer: PoolLayer, is_nhwc: bool) -> list[int]:
 # --- the primitives ---
 
 
-class CudaPrimitives(CudnnConvolution, CudaPooling, CudaScatter):
+class CudaPrimitives(CudnnConvolution, CudaPooling, kernels.CudaScatter):
     """Primitives on a GPU. Half-precision operands are computed in float32 and rounded once."""
 
 
 def install_primitives(runtime: CudaRuntime) -> None:
     """Set a runtime's primitives: those of the GPU, or the reference primitives if kernels are disabled."""
     runtime.primitives, runtime.supports_half = (
-        (CudaPrimitives, True) if are_kernels_enabled() else (ReferencePrimitives, False)
+        (CudaPrimitives, True) if kernels.are_kernels_enabled() else (ReferencePrimitives, False)
     )
     runtime.dtypes += ("bfloat16",) * has_bfloat16()
 
@@ -424,7 +416,7 @@ class CudaRuntime(Runtime):
 
     def __init__(self, device_id: int = 0) -> None:
         super().__init__(device_id)
-        self.bounds_checker = BoundsChecker(self)
+        self.bounds_checker = kernels.BoundsChecker(self)
         self.fill_kernels = Cache(MAX_CACHED_KERNELS, self.memory_tracker)  # compiled, by source
         install_primitives(self)
 
@@ -462,7 +454,7 @@ class CudaRuntime(Runtime):
     def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
         """Fill a tensor with a random mask, in a kernel if it is contiguous."""
         if out.is_contiguous:
-            self._launch_fill(streams, "masks", out, 8, FILLED_MASK, {"limit": mask_threshold(keep)})
+            self._launch_fill(streams, "masks", out, 8, kernels.FILLED_MASK, {"limit": mask_threshold(keep)})
         else:
             super().fill_mask(streams, out, keep)
 
@@ -470,7 +462,7 @@ class CudaRuntime(Runtime):
         """Fill a tensor with normally distributed numbers, in a kernel if it is contiguous and of floats."""
         if out.is_contiguous and out.info.dtype in FLOAT_DTYPES:
             scalars: dict[str, int | float] = {"mean": float(mean), "stdv": float(stdv)}
-            self._launch_fill(streams, "noise", out, 4, SCALED_NORMAL, scalars)
+            self._launch_fill(streams, "noise", out, 4, kernels.SCALED_NORMAL, scalars)
         else:
             super().fill_normal(streams, out, mean, stdv)
 
@@ -486,10 +478,10 @@ class CudaRuntime(Runtime):
         """Fill a contiguous tensor with values of the next blocks of a random stream; normal ones before rounding."""
         size = math.prod(out.shape)
         n = -(-size // values_per_block)
-        blocks = reserve_blocks(streams, stream, n)
+        blocks = kernels.reserve_blocks(streams, stream, n)
         address, _ = self.address_and_strides(write_chwn(out, overwrite=True))
         if n:
-            source = fill_source(values, out.info.dtype, scalars)
+            source = kernels.fill_source(values, out.info.dtype, scalars)
             kernel: Kernel = self.fill_kernels.find(source)
             kernel = kernel or self.fill_kernels.add(source, self.driver.compile(f"{PREAMBLE}\n{source}"))
             grid = min(-(-n // THREADS_PER_BLOCK), MAX_BLOCKS), 1

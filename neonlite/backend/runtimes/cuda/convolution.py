@@ -11,7 +11,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import neonlite.backend.runtimes.cuda.libraries as libraries
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning.layout import (
     ImageOperand,
@@ -27,6 +26,7 @@ from neonlite.backend.planning.layout import (
 )
 from neonlite.backend.primitives import scale_and_add
 from neonlite.backend.primitives.geometry import ConvLayer
+from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS
 from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
 from neonlite.backend.runtimes.cuda.kernels import KernelLauncher, workspace_limit

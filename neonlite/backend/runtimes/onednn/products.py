@@ -23,23 +23,7 @@ from neonlite.backend.runtimes import (
     openmp_threads,
 )
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
-from neonlite.backend.runtimes.onednn.bindings import (
-    ARG_DIFF_DST,
-    ARG_DIFF_SRC,
-    ARG_DST,
-    ARG_SRC,
-    ARG_WEIGHTS,
-    BACKWARD,
-    FORWARD_INFERENCE,
-    FORWARD_TRAINING,
-    Handle,
-    Library,
-    MemoryDesc,
-    Primitive,
-    UnsupportedError,
-    get_library,
-    primitives,
-)
+from neonlite.backend.runtimes.onednn import bindings as dnnl
 from neonlite.backend.runtimes.onednn.convolution import OneDNNConvolution
 from neonlite.backend.runtimes.onednn.post_ops import ChainOp, get_chain
 from neonlite.typing import NumPyArray as Array
@@ -76,18 +60,18 @@ def sgemm_args(a: Array, b: Array, c: Array) -> SgemmArgs | None:
 
 
 @lru_cache(1)
-def get_sgemm(library: Library) -> Any:
+def get_sgemm(library: dnnl.Library) -> Any:
     """Return ``dnnl_sgemm`` with its argument types set."""
     sgemm = library.functions.dnnl_sgemm
     sgemm.argtypes = [*[c_char] * 2, *[c_int64] * 3, c_float, *[c_void_p, c_int64] * 2, c_float, c_void_p, c_int64]
     return sgemm
 
 
-def get_batched_matmul(library: Library, *stacks: Array) -> Primitive | None:
+def get_batched_matmul(library: dnnl.Library, *stacks: Array) -> dnnl.Primitive | None:
     """Return this thread's primitive for the product of two stacks into a third, or None if there is no fast one."""
     key = get_ident(), "matmul", openmp_threads(), *((x.shape, x.strides) for x in stacks)
     with suppress(KeyError):
-        return primitives[key]
+        return dnnl.primitives[key]
     primitive = None
     if all(step >= 0 and step % x.itemsize == 0 for x in stacks for step in x.strides):
         a, b, c = (library.memory_desc(x.shape, [step // x.itemsize for step in x.strides]) for x in stacks)
@@ -98,10 +82,10 @@ def get_batched_matmul(library: Library, *stacks: Array) -> Primitive | None:
             c.handle,
             None,
         )  # default attributes: oneDNN allocates the scratchpad of a few kB
-        with suppress(UnsupportedError):
+        with suppress(dnnl.UnsupportedError):
             primitive_desc = library.primitive_desc("matmul", library.engine, *args)
-            primitive = Primitive(library, primitive_desc, {ARG_SRC: a, ARG_WEIGHTS: b, ARG_DST: c})
-    return primitives.add(key, primitive)
+            primitive = dnnl.Primitive(library, primitive_desc, {dnnl.ARG_SRC: a, dnnl.ARG_WEIGHTS: b, dnnl.ARG_DST: c})
+    return dnnl.primitives.add(key, primitive)
 
 
 class OneDNNMatmul(NumPyPrimitives):
@@ -116,7 +100,7 @@ class OneDNNMatmul(NumPyPrimitives):
         is_vector = min(m, n) == 1  # one operand is a vector
         library = None
         if c.size * a.shape[-1] > (MIN_VECTOR_WORK if is_vector else MIN_WORK):
-            library = get_library() if a.dtype == b.dtype == c.dtype == FLOAT32 else None
+            library = dnnl.get_library() if a.dtype == b.dtype == c.dtype == FLOAT32 else None
         if library is None:
             super().gemm(a, b, c, alpha, beta)
             return
@@ -142,9 +126,9 @@ class OneDNNMatmul(NumPyPrimitives):
                 v = plan.view_base(step.inputs[1])
                 if plan.shape(step.inputs[1])[1] % ROW_ELEMENTS == 0 and v in plan.offsets:
                     shifts[v] = SHIFT_BYTES
-        return shifts if shifts and get_library() is not None else {}
+        return shifts if shifts and dnnl.get_library() is not None else {}
 
-    def _try_batched(self, library: Library, a: Array, b: Array, c: Array) -> bool:
+    def _try_batched(self, library: dnnl.Library, a: Array, b: Array, c: Array) -> bool:
         """Multiply two stacks, or their transposes for a column-major c; return whether that was possible."""
         if c.strides[-2] < c.strides[-1]:
             a, b, c = (np.swapaxes(x, 1, 2) for x in (b, a, c))
@@ -154,7 +138,7 @@ class OneDNNMatmul(NumPyPrimitives):
             self._execute_batched(primitive, a, b, c)
         return True
 
-    def _execute_batched(self, primitive: Primitive, *arrays: Array) -> None:
+    def _execute_batched(self, primitive: dnnl.Primitive, *arrays: Array) -> None:
         if self.runtime.has_values:
             primitive(*(data_address(x).value for x in arrays))
 
@@ -168,7 +152,7 @@ class OneDNNMatmul(NumPyPrimitives):
         return not may_share_memory(a, c) and not may_share_memory(b, c)
 
     def _run_sgemm(
-        self, library: Library, args: SgemmArgs, a: Array, b: Array, c: Array, alpha: float, beta: float
+        self, library: dnnl.Library, args: SgemmArgs, a: Array, b: Array, c: Array, alpha: float, beta: float
     ) -> None:
         if not self.runtime.has_values:
             return
@@ -285,59 +269,69 @@ def are_writeable(*arrays: Array) -> bool:
 # --- factories of primitives -----------------------------------------------------------------------------------------
 
 
-def create_descs(library: Library, shape: ImageShape) -> tuple[MemoryDesc, MemoryDesc]:
+def create_descs(library: dnnl.Library, shape: ImageShape) -> tuple[dnnl.MemoryDesc, dnnl.MemoryDesc]:
     """Return the descriptors of NHWC images, with dims (N, C, pixels), and of a vector of channels."""
     channels, pixels, batch_size = shape
     images = library.memory_desc((batch_size, channels, pixels), (channels * pixels, 1, channels))
     return images, library.memory_desc((channels,), (1,))
 
 
-def create_forward_desc(library: Library, images: MemoryDesc, eps: float, inference: bool) -> Handle:
+def create_forward_desc(library: dnnl.Library, images: dnnl.MemoryDesc, eps: float, inference: bool) -> dnnl.Handle:
     """Return the primitive descriptor of the forward pass."""
-    prop_kind = FORWARD_INFERENCE if inference else FORWARD_TRAINING
+    prop_kind = dnnl.FORWARD_INFERENCE if inference else dnnl.FORWARD_TRAINING
     flags = c_uint(USE_SCALE_SHIFT | USE_GLOBAL_STATS * inference)
     args = library.engine, prop_kind, images.handle, images.handle, c_float(eps), flags, library.default_attr
     return library.primitive_desc("batch_normalization_forward", *args)
 
 
-def create_forward(library: Library, shape: ImageShape, eps: float, inference: bool) -> Primitive:
+def create_forward(library: dnnl.Library, shape: ImageShape, eps: float, inference: bool) -> dnnl.Primitive:
     """Create the forward pass, with arguments images, gamma, beta, mean, variance and normalized images."""
     images, vector = create_descs(library, shape)
     vectors = dict.fromkeys((ARG_SCALE, ARG_SHIFT, ARG_MEAN, ARG_VARIANCE), vector)
     primitive_desc = create_forward_desc(library, images, eps, inference)
-    return Primitive(library, primitive_desc, {ARG_SRC: images, **vectors, ARG_DST: images})
+    return dnnl.Primitive(library, primitive_desc, {dnnl.ARG_SRC: images, **vectors, dnnl.ARG_DST: images})
 
 
-def create_row_norm(library: Library, shape: Sequence[int], eps: float) -> Primitive:
+def create_row_norm(library: dnnl.Library, shape: Sequence[int], eps: float) -> dnnl.Primitive:
     """Create the normalization of rows."""
     array, column = library.memory_desc(shape, (shape[1], 1)), library.memory_desc(shape[:1], (1,))
     handles = array.handle, array.handle, column.handle
-    args = library.engine, FORWARD_TRAINING, *handles, c_float(eps), c_uint(0), library.default_attr
+    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(0), library.default_attr
     primitive_desc = library.primitive_desc("layer_normalization_forward", *args)
-    return Primitive(library, primitive_desc, {ARG_SRC: array, ARG_MEAN: column, ARG_VARIANCE: column, ARG_DST: array})
+    return dnnl.Primitive(
+        library, primitive_desc, {dnnl.ARG_SRC: array, ARG_MEAN: column, ARG_VARIANCE: column, dnnl.ARG_DST: array}
+    )
 
 
 def create_row_chain(
-    library: Library, shape: Sequence[int], ops: tuple[ChainOp, ...], full_operand: int = 0
-) -> Primitive:
+    library: dnnl.Library, shape: Sequence[int], ops: tuple[ChainOp, ...], full_operand: int = 0
+) -> dnnl.Primitive:
     """Create a chain over rows. Its operands are columns, except operands 0 and ``full_operand``."""
     column, count = (shape[0], 1), len(ops) + 1
     shapes = *(tuple(shape) if n in (0, full_operand) else column for n in range(count)), tuple(shape)
     return get_chain(ops, count, frozenset()).create_primitive(library, shapes).primitive
 
 
-def create_backward(library: Library, shape: ImageShape, eps: float) -> Primitive:
+def create_backward(library: dnnl.Library, shape: ImageShape, eps: float) -> dnnl.Primitive:
     """Create the backward pass: arguments images, mean, variance, errors, gamma, then the gradients."""
     images, vector = create_descs(library, shape)
     hint = create_forward_desc(library, images, eps, inference=False)
-    args = library.engine, BACKWARD, images.handle, images.handle, images.handle, c_float(eps), c_uint(USE_SCALE_SHIFT)
+    args = (
+        library.engine,
+        dnnl.BACKWARD,
+        images.handle,
+        images.handle,
+        images.handle,
+        c_float(eps),
+        c_uint(USE_SCALE_SHIFT),
+    )
     primitive_desc = library.primitive_desc("batch_normalization_backward", *args, hint, library.default_attr)
     arguments = {
-        ARG_SRC: images,
+        dnnl.ARG_SRC: images,
         ARG_MEAN: vector,
         ARG_VARIANCE: vector,
-        ARG_DIFF_DST: images,
+        dnnl.ARG_DIFF_DST: images,
         ARG_SCALE: vector,
-        ARG_DIFF_SRC: images,
+        dnnl.ARG_DIFF_SRC: images,
     }
-    return Primitive(library, primitive_desc, arguments | {ARG_DIFF_SCALE: vector, ARG_DIFF_SHIFT: vector})
+    return dnnl.Primitive(library, primitive_desc, arguments | {ARG_DIFF_SCALE: vector, ARG_DIFF_SHIFT: vector})
