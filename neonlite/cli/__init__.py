@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from neonlite.argparser import ConfigParser, add_backend_option, add_option, number, positive_float, positive_int
-from neonlite.cli import commands
-from neonlite.cli import train as training
+from neonlite.cli import commands, train as training
 from neonlite.messages import did_you_mean, use_wordings
 from neonlite.version import __version__
 

@@ -11,7 +11,7 @@ from hypothesis import reject
 
 from neonlite import Autodiff, Backend, NervanaObject
 from neonlite.backend.planning.layout import layout_of
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.tensor import Tensor
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import (

@@ -17,8 +17,7 @@ import numpy as np
 
 from neonlite.backend import runtimes
 from neonlite.backend.concurrency import Cache, get_num_threads
-from neonlite.backend.runtimes.numpy import NumPyRuntime
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes.numpy import NumPyPrimitives, NumPyRuntime
 from neonlite.typing import NumPyArray as Array
 
 LIBRARY_PATTERNS = ("libmkl_rt.so.?", "mkl_rt.?.dll")  # file names in the packages of pip and conda

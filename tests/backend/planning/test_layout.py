@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from helpers.allocations import buffers
 from helpers.image_programs import ACTS, CONVOLUTIONS, PARTS, Case, Machine, N, near, plain, trained
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from neonlite import Autodiff, Backend, NervanaObject
 from neonlite.backend import concurrency

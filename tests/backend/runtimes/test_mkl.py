@@ -20,9 +20,8 @@ import pytest
 import neonlite as nl
 from neonlite import Autodiff, Backend
 from neonlite.backend import concurrency, runtimes
-from neonlite.backend.runtimes import load_runtime
-from neonlite.backend.runtimes import mkl as mkl_runtime
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes import load_runtime, mkl as mkl_runtime
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.runtimes.onednn import bindings as onednn
 
 mkl = pytest.importorskip("mkl")

@@ -16,8 +16,7 @@ from neonlite.backend.primitives import ReferencePrimitives, saved_operand
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer
 from neonlite.backend.random import RandomStreams, mask_threshold
 from neonlite.backend.runtimes.base import Runtime
-from neonlite.backend.runtimes.cuda import kernels
-from neonlite.backend.runtimes.cuda import libraries as libraries
+from neonlite.backend.runtimes.cuda import kernels, libraries as libraries
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS, PREAMBLE, THREADS_PER_BLOCK
 from neonlite.backend.runtimes.cuda.convolution import CudaReorderer, CudnnConvolution
 from neonlite.backend.runtimes.cuda.executor import SPAWN_HINT, CudaExecutor, CuPyDriver, Driver

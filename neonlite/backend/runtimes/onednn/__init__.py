@@ -19,11 +19,9 @@ import numpy as np
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.runtimes import data_address
-from neonlite.backend.runtimes.numpy import BlockedExecutor
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes.numpy import BlockedExecutor, NumPyPrimitives
 from neonlite.backend.runtimes.numpy.templates import OP_COST
-from neonlite.backend.runtimes.onednn import bindings as dnnl
-from neonlite.backend.runtimes.onednn import post_ops
+from neonlite.backend.runtimes.onednn import bindings as dnnl, post_ops
 from neonlite.backend.runtimes.onednn.bindings import version_info
 from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, aligned_address
 from neonlite.backend.runtimes.onednn.products import OneDNNBatchNorm, OneDNNMatmul

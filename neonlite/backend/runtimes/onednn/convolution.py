@@ -35,12 +35,11 @@ from neonlite.backend.planning.layout import (
 from neonlite.backend.primitives import saved_operand
 from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer
 from neonlite.backend.runtimes import data_address, openmp_threads
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.runtimes.onednn import bindings as dnnl
 from neonlite.backend.validation import IgnoreFPErrors
 from neonlite.ops.functions import contiguous_strides
-from neonlite.typing import NativeArray
-from neonlite.typing import NumPyArray as Array
+from neonlite.typing import NativeArray, NumPyArray as Array
 
 SUM_WIDTH = 4096  # accumulators of a sum over pixels
 ROWS_PER_SUM = 64  # rows that are added to each of them

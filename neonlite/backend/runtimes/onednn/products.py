@@ -22,7 +22,7 @@ from neonlite.backend.runtimes import (
     min_gemm_work,
     openmp_threads,
 )
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.runtimes.onednn import bindings as dnnl
 from neonlite.backend.runtimes.onednn.convolution import OneDNNConvolution
 from neonlite.backend.runtimes.onednn.post_ops import ChainOp, get_chain

@@ -17,8 +17,7 @@ from helpers.allocations import buffers
 from neonlite import Backend
 from neonlite.backend import concurrency
 from neonlite.backend.runtimes import onednn
-from neonlite.backend.runtimes.numpy import stages as stages_module
-from neonlite.backend.runtimes.numpy import templates
+from neonlite.backend.runtimes.numpy import stages as stages_module, templates
 from neonlite.backend.runtimes.onednn import bindings, post_ops
 
 Array = np.ndarray[Any, Any]
