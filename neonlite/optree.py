@@ -49,7 +49,6 @@ from neonlite.typing import AxisLike, BackendBase, DTypeLike, NumPyArray, Operan
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from neonlite.tree_structure import Attrs, Leaves
     from neonlite.visualize import Steps
 
 # a node with more leaves does not store them, which bounds memory: a sum of n tensors has about n^2 / 2 entries. Its

@@ -237,10 +237,9 @@ DRAWING = {*TABLE, *VISUALIZE, "neonlite.files", "neonlite.messages", "neonlite.
     [
         ("neonlite.typing", {"ml_dtypes"}),
         ("neonlite.ops.functions", {"neonlite.typing"}),
-        ("neonlite.ops.composites", {"neonlite.typing"}),
         *(
             (f"neonlite.ops.{x}", {"neonlite.typing", "neonlite.ops.functions"})
-            for x in ("images", "linalg", "recurrent")
+            for x in ("composites", "images", "linalg", "recurrent")
         ),
         ("neonlite.ops", TABLE - {"neonlite.ops"}),
         ("neonlite.tree_structure", TABLE),

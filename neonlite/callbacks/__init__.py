@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 # fmt: off
@@ -33,8 +34,6 @@ from neonlite.name_hints import module_getattr
 from neonlite.typing import Model
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from neonlite.data import NervanaDataIterator
     from neonlite.transforms import Cost, Metric
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from neonlite.backend import validation
 from neonlite.backend.objects import serialize
@@ -19,10 +20,6 @@ from neonlite.optimizers import Optimizer, ReducedSchedule
 from neonlite.optimizers.rules import flatten_optimizers
 from neonlite.transforms.metrics import recorded_name
 from neonlite.typing import NumPyArray, is_float_array
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
 
 
 class SerializeModelCallback(Callback):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from neonlite.backend import Backend
 from neonlite.backend.validation import check_number, one_of
 from neonlite.optree import Operand
 from neonlite.transforms.activation import Logistic, Softmax
 from neonlite.transforms.transform import Cost, Transform, build_derivative, check_same_shape
-
-if TYPE_CHECKING:
-    from neonlite.backend import Backend
 
 Formula = Callable[["Backend", Operand], Operand]  # (be, y) -> an op-tree
 

@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from neonlite.backend.concurrency import get_num_threads
+from neonlite.backend.runtimes.base import Runtime
 from neonlite.typing import NumPyArray as Array
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-
-    from neonlite.backend.runtimes.base import Runtime
 
 T = TypeVar("T")
 

@@ -20,8 +20,9 @@ from neonlite.backend.concurrency import create_lock, parallel_for
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.primitives import MatmulPrimitives, ReferencePrimitives
+from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
 from neonlite.backend.random import RandomStreams
-from neonlite.backend.runtimes.base import Runtime
+from neonlite.backend.runtimes.base import Runner, Runtime
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import IgnoreFPErrors
 from neonlite.messages import describe
@@ -29,9 +30,6 @@ from neonlite.typing import AxisLike, BackendBase, NativeArray, NumPyArray, Shap
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
-
-    from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
-    from neonlite.backend.runtimes.base import Runner
 
 Shape = tuple[int, ...]
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import wraps
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning.layout import can_write_nhwc, layout_of, read_chwn, read_nhwc, write_chwn, write_nhwc
@@ -23,10 +23,8 @@ from neonlite.backend.runtimes.cuda.executor import SPAWN_HINT, CudaExecutor, Cu
 from neonlite.backend.runtimes.cuda.graphs import GraphCache, check_transfer
 from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.op_templates import substitute
+from neonlite.backend.tensor import Tensor
 from neonlite.typing import FLOAT_DTYPES, BackendBase, NativeArray, NumPyArray, has_bfloat16
-
-if TYPE_CHECKING:
-    from neonlite.backend.tensor import Tensor
 
 # --- pooling and local response normalization: gather kernels, deterministic in both passes ---
 #

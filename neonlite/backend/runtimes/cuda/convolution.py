@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from neonlite.backend.concurrency import Cache
+from neonlite.backend.measure import Allocation
 from neonlite.backend.planning.layout import (
     ImageOperand,
     ImageShape,
@@ -34,9 +35,6 @@ from neonlite.backend.runtimes.cuda.libraries import PerThread
 from neonlite.backend.runtimes.cuda.op_templates import substitute
 from neonlite.backend.validation import warn
 from neonlite.typing import NativeArray
-
-if TYPE_CHECKING:
-    from neonlite.backend.measure import Allocation
 
 SPATIAL_AXES = "zyx"
 AXIS_PARAMETERS = [

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache, cached_property, partial
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning import Plan
@@ -24,6 +24,7 @@ from neonlite.backend.primitives.rows import find_primitives, lay_out_images, pa
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
+from neonlite.backend.runtimes.cuda.convolution import Cudnn
 from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
 from neonlite.backend.runtimes.cuda.kernels import (
     WAIT_HINT,
@@ -38,9 +39,6 @@ from neonlite.backend.runtimes.cuda.row_reduction import RowTileKernel, fuse_row
 from neonlite.backend.validation import IgnoreFPErrors, warn
 from neonlite.ops.functions import index_error_message, normalize_indices
 from neonlite.typing import FLOAT_DTYPES, NativeArray
-
-if TYPE_CHECKING:
-    from neonlite.backend.runtimes.cuda.convolution import Cudnn
 
 # --- the interface to the GPU driver and its CuPy implementation: memory, compilation, launches, graphs ---
 
