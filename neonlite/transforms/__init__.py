@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 # ruff: isort: off
 from neonlite.backend.objects import declare_builtin
 from neonlite.name_hints import module_getattr
-from neonlite.transforms.activation import (
-    GELU, Explin, Identity, Logistic, Normalizer, PixelwiseSoftmax, Rectlin, Rectlinclip, Sign, SiLU, Softmax, Tanh,
-)
-from neonlite.transforms.cost import (
-    CrossEntropyBinary, CrossEntropyMulti, GANCost, MeanSquared, SmoothL1Loss, SquareHingeLoss, SumSquared,
+from neonlite.transforms.functions import (
+    GELU, CrossEntropyBinary, CrossEntropyMulti, Explin, GANCost, Identity, Logistic, MeanSquared, Normalizer,
+    PixelwiseSoftmax, Rectlin, Rectlinclip, Sign, SiLU, SmoothL1Loss, Softmax, SquareHingeLoss, SumSquared, Tanh,
 )
 from neonlite.transforms.metric import (
     Accuracy, BitsPerCharacter, BLEUScore, EditDistance, LogLoss, Misclassification, MultiMetric, ObjectDetection,
