@@ -39,8 +39,8 @@ from _table import (
 )
 
 import neonlite as nl
-from neonlite.backend import thread_pool
-from neonlite.backend.thread_pool import get_num_threads
+from neonlite.backend import concurrency
+from neonlite.backend.concurrency import get_num_threads
 
 # a process that measures neonlite alone loads no other OpenMP library
 IS_ALONE = "--alone" in sys.argv and sys.argv[sys.argv.index("--alone") + 1] == "neonlite"
@@ -439,10 +439,10 @@ def memory(shape: tuple[int, int]) -> Any:
         ),
         "softmax": lambda: be.assign([out], [be.softmax(x, axis=0)]),
     }
-    threads = thread_pool.get_num_threads()
-    thread_pool.set_threads(1)  # allocations of other threads are not counted
+    threads = concurrency.get_num_threads()
+    concurrency.set_threads(1)  # allocations of other threads are not counted
     rows = [{"expression": name, "buffers in a later run": count(work)} for name, work in works.items()]
-    thread_pool.set_threads(threads)
+    concurrency.set_threads(threads)
     verdicts = [verdict(f"{name}: no buffers: {n}", n == 0) for name, n in map(dict.values, rows)]
     rows.append({"expression": "logistic, numpy", "buffers in a later run": count(lambda: 1 / (1 + np.exp(-plain)))})
     return {"case": f"buffers of 1 kB or more, {shape} float32", "rows": rows, "targets": verdicts}
@@ -537,7 +537,7 @@ def main() -> None:
     )
     parser.add_argument("--alone", metavar="PEER", help="print the mean seconds of this peer for the case --only")
     options = parser.parse_args()
-    thread_pool.set_threads(options.threads)
+    concurrency.set_threads(options.threads)
     if torch:
         torch.set_num_threads(options.threads)
     if numexpr:

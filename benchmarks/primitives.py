@@ -22,7 +22,7 @@ import numpy as np
 from _table import QUICK, Effort, Work, buffers, format_duration, machine, markdown, measure, ratio, save
 
 from neonlite import Backend
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 from neonlite.backend.runtimes.onednn import bindings
 from neonlite.transforms import Softmax
 
@@ -433,7 +433,7 @@ def rows(words: list[str], runtimes: list[str], quick: bool) -> list[dict[str, A
                 continue
             some = runtimes if name == "gemm" else runtimes[:1]
             for pass_name, peers in passes(primitive, sizes, some).items():
-                rest = REST * (thread_pool.get_num_threads() > 1 and not quick)
+                rest = REST * (concurrency.get_num_threads() > 1 and not quick)
                 times, quiet = measure(peers, QUICK if quick else FULL, rest)
                 size_text = str(sizes) if isinstance(sizes, Sizes | _chains.Chain) else " x ".join(map(str, sizes))
                 row: dict[str, Any] = {
@@ -476,12 +476,12 @@ def main() -> None:
     options = parser.parse_args()
     runtimes = [options.runtime] if options.runtime else RUNTIMES
     if torch:
-        torch.set_num_threads(thread_pool.get_num_threads())
+        torch.set_num_threads(concurrency.get_num_threads())
         torch.set_grad_enabled(False)
     found = rows(options.only or [], runtimes, options.quick)
     about = machine("numpy", "mkl", "torch") | {
         "oneDNN": bindings.version_info(),
-        "threads": thread_pool.get_num_threads(),
+        "threads": concurrency.get_num_threads(),
     }
     head = [
         "primitive",

@@ -21,7 +21,7 @@ import numpy as np
 from _table import FULL, QUICK, Effort, Work, cpus, elsewhere, format_duration, machine, markdown, ratio, save, seconds
 
 from neonlite import Backend
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 
 ALONE = "--alone" in sys.argv
 # imported before MKL, or PyTorch would use MKL's OpenMP library
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="WORD", help="only the cases with this word; write nothing")
     options = parser.parse_args()
     if torch:
-        torch.set_num_threads(thread_pool.get_num_threads())
+        torch.set_num_threads(concurrency.get_num_threads())
     rng, rows = np.random.default_rng(0), []
     for name, *shapes, turned in CASES:
         if options.only in name:
@@ -166,7 +166,7 @@ def main() -> None:
             for added in (False, True):
                 rows.append(row(name, *operands, added, QUICK if options.quick else FULL._replace(case=5.0)))
                 print(page(rows[-1:]).splitlines()[-1], flush=True)
-    about = machine("numpy", "mkl", "torch") | {"threads": thread_pool.get_num_threads()}
+    about = machine("numpy", "mkl", "torch") | {"threads": concurrency.get_num_threads()}
     words = "\n".join(f"- {key}: {value}" for key, value in about.items())
     ours = [found["mkl gemm / numpy"] for found in rows if "mkl gemm / numpy" in found]
     target = f"Target: `mkl gemm` at most {LIMIT:g} times as long as NumPy; a miss has a `!`. "

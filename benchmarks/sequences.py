@@ -29,14 +29,7 @@ from neonlite.layers import LSTM, Affine, GeneralizedCostMask, Seq2Seq
 from neonlite.models import BeamSearch, Model
 from neonlite.models.zoo import recipe
 from neonlite.optimizers import Adam, CosineSchedule
-from neonlite.transforms import (
-    CrossEntropyBinary,
-    CrossEntropyMulti,
-    Logistic,
-    SequenceAccuracy,
-    Softmax,
-    Tanh,
-)
+from neonlite.transforms import CrossEntropyBinary, CrossEntropyMulti, Logistic, SequenceAccuracy, Softmax, Tanh
 
 SEEDS = (1, 2)
 VALIDATION_SEED = 1 << 32  # not used for training

@@ -32,7 +32,7 @@ from _learner import learner
 from _table import Effort, Work, busy_process, cpus, elsewhere, format_duration, machine, markdown, ratio, save, seconds
 from threadpoolctl import threadpool_limits
 
-from neonlite.backend import Backend, NervanaObject, thread_pool
+from neonlite.backend import Backend, NervanaObject, concurrency
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import Activation, Affine, Conv, Deconv, GeneralizedCost, MergeSum, Pooling, Sequential, SkipNode
 from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
@@ -290,7 +290,7 @@ def theirs(case: Case, net: Any, rate: float, last: bool, device: str = "cpu", c
 
 def set_threads(threads: int) -> None:
     """Let all libraries use a number of threads; JAX's cannot be changed in a process."""
-    thread_pool.set_threads(threads)
+    concurrency.set_threads(threads)
     if torch:
         torch.set_num_threads(threads)
 
@@ -315,7 +315,7 @@ def network(case: Case | _characters.Characters, runtime: str, rate: float) -> t
 
 def other(case: Case | _characters.Characters, peer: str, net: Any, rate: float) -> Peer:
     """Return the peer of another library, with the weights of a neonlite network; PyTorch also without one."""
-    compiled, jax = peer == COMPILED, _jitted.load(thread_pool.get_num_threads()) if peer == JITTED else None
+    compiled, jax = peer == COMPILED, _jitted.load(concurrency.get_num_threads()) if peer == JITTED else None
     if isinstance(case, _characters.Characters):
         if jax:
             sizes = _characters.HEADS, _characters.VOCABULARY

@@ -15,7 +15,7 @@ from typing import Any
 from _table import Effort, Work, cpus, format_duration, machine, markdown, measure, ratio, save
 from threadpoolctl import threadpool_limits
 
-from neonlite.backend import Backend, thread_pool
+from neonlite.backend import Backend, concurrency
 
 FULL, QUICK = Effort(6.0, 0.03, 11), Effort(0.1, 0.002, 3)
 TARGET = 1.6  # times as fast
@@ -83,8 +83,8 @@ def gain(name: str, effort: Effort) -> dict[str, Any]:
 
     def by(threads: int) -> Work:
         def run() -> None:
-            if thread_pool.get_num_threads() != threads:
-                thread_pool.set_threads(threads)
+            if concurrency.get_num_threads() != threads:
+                concurrency.set_threads(threads)
             work()
 
         return run

@@ -27,7 +27,7 @@ import numpy as np
 from _table import Effort, Work, cpus, machine, markdown, measure, ratio, save, seconds
 from threadpoolctl import threadpool_limits
 
-from neonlite.backend import Backend, NervanaObject, thread_pool
+from neonlite.backend import Backend, NervanaObject, concurrency
 from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.backend.tensor import OneHot
 from neonlite.distributed import world
@@ -37,8 +37,8 @@ from neonlite.transforms import Logistic, Rectlin, Tanh
 
 # {name in this file: (module, name there)}; "CONSTANT key.attribute": the attribute of an item of a dictionary
 CONSTANTS: dict[str, tuple[str, str]] = {
-    "gathered rows": ("neonlite.backend.primitives.convolution", "MAX_GATHERED_BYTES"),
-    "row weights": ("neonlite.backend.primitives.convolution", "MIN_ROW_WEIGHTS"),
+    "gathered rows": ("neonlite.backend.primitives", "MAX_GATHERED_BYTES"),
+    "row weights": ("neonlite.backend.primitives", "MIN_ROW_WEIGHTS"),
     "chain cost": ("neonlite.backend.runtimes.onednn", "MIN_CHAIN_COST"),
     "exact chain": ("neonlite.backend.runtimes.onednn", "MIN_EXACT_CHAIN_ELEMENTS"),
     "chain threads": ("neonlite.backend.runtimes.onednn.post_ops", "MIN_WORK_PER_THREAD"),
@@ -547,7 +547,7 @@ def measure_ranks(peers: dict[Any, Work], effort: Effort, rest: float = 0.0) -> 
 
 def compare(case: Case, size: int, values: Sequence[Any], threads: int, effort: Effort) -> dict[str, Any]:
     """Return the ratios of the time with the first value of the constant to that with each other one."""
-    thread_pool.set_threads(threads)
+    concurrency.set_threads(threads)
     runtime, take = ("mkl" if case.where == "mkl" else "cpu"), (measure_ranks if case.where.isdigit() else measure)
     rest = case.rest if isinstance(case, Threshold) and threads > 1 and effort is FULL else 0.0
     with restored(case.constant), threadpool_limits(threads, "blas"):

@@ -15,12 +15,12 @@ import neonlite
 from neonlite import array_api
 from neonlite.backend.op_methods import HAND_WRITTEN, OpMethods
 
-OP_METHODS = """# Written by `python docs/make_stubs.py` from the op table, tree_methods.py and image_trees.py.
+OP_METHODS = """# Written by `python docs/make_stubs.py` from the op table, tree_methods.py and tree_operands.py.
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from neonlite.backend.base import BackendBase
-from neonlite.backend.image_trees import Padding, Sizes
+from neonlite.typing import BackendBase
+from neonlite.backend.tree_operands import Padding, Sizes
 from neonlite.backend.tensor import Tensor
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode
@@ -45,7 +45,7 @@ from neonlite.array_api.linalg import EighResult, QRResult, SlogdetResult, SVDRe
 from neonlite.array_api.manipulation import Axis
 from neonlite.array_api.reductions import UniqueAll, UniqueCounts, UniqueInverse
 from neonlite.backend import Backend
-from neonlite.ops.shapes import Shape
+from neonlite.ops.functions import Shape
 
 class Linalg:
 """

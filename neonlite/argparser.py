@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 from neonlite.backend import gen_backend
 from neonlite.backend.creation import DATATYPES, dtype_of
 from neonlite.backend.runtimes import default_runtime, list_runtimes
-from neonlite.dtypes import INSTALL_COMMAND, is_available
 from neonlite.files import open_input, printable
 from neonlite.messages import did_you_mean
+from neonlite.typing import INSTALL_ML_DTYPES, has_bfloat16
 from neonlite.version import __version__
 
 LOG_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # indexed by the number of -v, less one
@@ -251,8 +251,8 @@ class NeonArgparser(ConfigParser):
 
     def _datatype(self, value: Any) -> Any:
         """Return the NumPy dtype for the value of the option, such as float32 for "f32"."""
-        if value == "bf16" and not is_available():
-            self.error(f"bfloat16 needs ml_dtypes: {INSTALL_COMMAND}")
+        if value == "bf16" and not has_bfloat16():
+            self.error(f"bfloat16 needs ml_dtypes: {INSTALL_ML_DTYPES}")
         return dtype_of(value)
 
     def _manifest(self, entries: Sequence[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from neonlite.backend import base
+from neonlite import typing
 
 
 class Namespace:
@@ -31,7 +31,7 @@ class Namespace:
 
             @functools.wraps(function)
             def on_backend(*args: Any, **kwargs: Any) -> Any:
-                with base.use_backend(self.be):
+                with typing.use_backend(self.be):
                     return function(*args, **kwargs)
 
             value = on_backend

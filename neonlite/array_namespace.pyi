@@ -11,7 +11,7 @@ from neonlite.array_api.linalg import EighResult, QRResult, SlogdetResult, SVDRe
 from neonlite.array_api.manipulation import Axis
 from neonlite.array_api.reductions import UniqueAll, UniqueCounts, UniqueInverse
 from neonlite.backend import Backend
-from neonlite.ops.shapes import Shape
+from neonlite.ops.functions import Shape
 
 class Linalg:
     @staticmethod

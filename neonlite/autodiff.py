@@ -15,19 +15,16 @@ from itertools import accumulate, pairwise
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
-from neonlite.backend import base
-from neonlite.backend.base import BackendBase
+from neonlite import typing
 from neonlite.backend.tensor import Tensor, overlap, view_steps
 from neonlite.backend.validation import instance
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label, listed
 from neonlite.name_hints import AUTODIFF, add_hints
 from neonlite.ops import OPS, missing_gradient
-from neonlite.ops.functions import widen_half
-from neonlite.ops.shapes import reduction_shape
+from neonlite.ops.functions import reduction_shape, widen_half
 from neonlite.optree import Operand, OpTreeNode, copy_node, postorder
 from neonlite.tree_structure import untraced
-from neonlite.typing import NumPyArray
+from neonlite.typing import FLOAT_DTYPES, BackendBase, NumPyArray
 
 if TYPE_CHECKING:
     from neonlite.array_api import Array
@@ -287,7 +284,7 @@ class Autodiff:
         key = (id(be), id(error), known, allow_unused)
         cache: GradientCache | None = getattr(tree, "_autodiff", None)
         if cache is None or cache.key != key:
-            be = base.current_backend() if be is None else be
+            be = typing.current_backend() if be is None else be
             cache = tree._autodiff = GradientCache(key, tree, be, error, values or {}, allow_unused)
         self = cache.autodiff()
         if self is None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Tensor
 from neonlite.backend.tensor import display_values, format_values
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label
 from neonlite.ops import Op, missing_gradient
 from neonlite.optree import Operand, OpTreeNode, postorder
 from neonlite.tree_inference import evaluate_formula
+from neonlite.typing import FLOAT_DTYPES
 
 if TYPE_CHECKING:
     import anywidget
@@ -60,8 +60,7 @@ def explore(tree: OpTreeNode, max_nodes: int | None = 40) -> anywidget.AnyWidget
     >>> explorer.nodes[0]["op"], explorer.nodes[1]["gradient"].splitlines()[0]
     ('sqr: x^2', '[[2. 4.]]')
     """
-    from neonlite.visualize import draw
-    from neonlite.visualize.text import OpTreeGraph
+    from neonlite.visualize import OpTreeGraph, draw
 
     if not isinstance(tree, OpTreeNode):
         raise TypeError(f"explore: expected an op-tree, got {describe(tree)}")

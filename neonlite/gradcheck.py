@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neonlite import messages
 from neonlite.autodiff import Autodiff, Variables, as_list, operand_of
-from neonlite.backend.base import BackendBase
 from neonlite.backend.tensor import Tensor, replay_view
 from neonlite.backend.validation import instance
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import label
 from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode, create_node, postorder
 from neonlite.tree_structure import RandomSource, is_composite
+from neonlite.typing import FLOAT_DTYPES, BackendBase
 
 if TYPE_CHECKING:
     from neonlite.array_api import Array

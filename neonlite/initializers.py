@@ -12,15 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.attributes import declare_builtin
+from neonlite.backend.objects import declare_builtin
 from neonlite.backend.validation import check_attributes, check_boolean_fields, checked_dataclass, instance
 from neonlite.messages import describe
 from neonlite.name_hints import INITIALIZER, add_hints, module_getattr
+from neonlite.typing import ArrayLike
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from neonlite.typing import ArrayLike
 
 __all__ = [
     "Array",

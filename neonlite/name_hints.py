@@ -118,7 +118,7 @@ CLASSES = {  # after "neonlite."; names match in any case, and without underscor
     "data.pad_data": "pad_sequence pad_sequences",
     "data.NervanaDataIterator": "IterableDataset",
     "gen_backend": "set_device",
-    "backend.thread_pool.set_threads": "set_num_threads",
+    "backend.concurrency.set_threads": "set_num_threads",
 }
 ARGUMENTS = {  # of constructors, fit, gen_backend and backend methods
     "nout": "features num_classes num_outputs out_features units",

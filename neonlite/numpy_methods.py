@@ -14,18 +14,25 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from neonlite.dtypes import LIMITS
 from neonlite.messages import describe
 from neonlite.name_hints import OPERAND, add_hints, hide_unknown
 from neonlite.ops import OP_TABLE, SYNONYMS
-from neonlite.ops.shapes import Shape
+from neonlite.ops.functions import Shape
 from neonlite.tree_structure import Info, info_of
-from neonlite.typing import AxisLike, DTypeLike, NestedLists, NumPyArray, Operand, OperandLike, Tensor
+from neonlite.typing import (
+    LIMITS,
+    AxisLike,
+    BackendBase,
+    DTypeLike,
+    NestedLists,
+    NumPyArray,
+    Operand,
+    OperandLike,
+    Tensor,
+)
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from neonlite.backend.base import BackendBase
 
 
 class Convertible:

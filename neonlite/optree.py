@@ -36,12 +36,11 @@ from neonlite.tree_inference import (
 )
 from neonlite.tree_structure import STATIC_INTS, Attrs, Info, Leaves, Triple, matrix_transpose_axes, untraced
 from neonlite.tree_structure import postorder as postorder
-from neonlite.typing import AxisLike, DTypeLike, NumPyArray, OperandLike, ShapeLike, Tensor
+from neonlite.typing import AxisLike, BackendBase, DTypeLike, NumPyArray, OperandLike, ShapeLike, Tensor
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from neonlite.backend.base import BackendBase
     from neonlite.tree_structure import Attrs, Leaves
     from neonlite.visualize import Steps
 

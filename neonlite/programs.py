@@ -17,12 +17,10 @@ from threading import get_ident
 from types import MethodType
 from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
-from neonlite.backend import base
-from neonlite.backend.attributes import AttributeSnapshot
-from neonlite.backend.base import Untracked
-from neonlite.backend.cache import Cache
+from neonlite import typing
+from neonlite.backend.concurrency import Cache, create_lock
 from neonlite.backend.creation import new_tensor
-from neonlite.backend.lock import create_lock
+from neonlite.backend.objects import AttributeSnapshot
 from neonlite.backend.planning.assignment import CompiledAssignment, as_operand
 from neonlite.backend.tensor import Tensor, overlap, parse_index
 from neonlite.backend.transaction import atomic, begin_last_write
@@ -30,6 +28,7 @@ from neonlite.backend.validation import check_open, function
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.tree_structure import Info, traces
+from neonlite.typing import Untracked
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -456,7 +455,7 @@ class Jit(Generic[P, R]):
         Beside arrays of ``neonlite.array_api``, those of NumPy are replaced by such arrays, which have any shape.
         """
         be = next((x.backend for x in map(operand_of, leaves) if isinstance(x, Operand)), None)
-        be = base.current_backend() if be is None else be
+        be = typing.current_backend() if be is None else be
         has_arrays = any(hasattr(x, "with_operand") for x in leaves)
         tensors: list[Tensor] = []
         key: list[Any] = [structure, id(be)]
@@ -511,7 +510,7 @@ class Jit(Generic[P, R]):
         finally:
             del traces[thread]
         known = [*tensors, *[t for t, _ in trace.assignments()], *operands]
-        be = next((x.backend for x in known if isinstance(x, Operand)), None) or base.current_backend()
+        be = next((x.backend for x in known if isinstance(x, Operand)), None) or typing.current_backend()
         program = Program(be, arguments, trace, operands)
         trace.close()
         arrays = [x if hasattr(x, "with_operand") else None for x in results]

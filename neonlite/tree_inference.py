@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, INT_DTYPES, LIMITS, dtype_bits, promote_types
 from neonlite.messages import NO_COMPLEX, describe, owners, truncate_message
 from neonlite.ops import OPS, SHAPE_FN_BY_KIND, Op
-from neonlite.ops.shapes import at_least_2d
+from neonlite.ops.functions import at_least_2d
 from neonlite.tree_structure import (
     STATIC_INTS,
     Above,
@@ -23,9 +22,7 @@ from neonlite.tree_structure import (
     info_of,
     traces,
 )
-
-if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, INT_DTYPES, LIMITS, BackendBase, dtype_bits, promote_types
 
 MAX_CACHED_FLOATS = 1 << 10  # of _float_cache, e.g. the values of a changing learning rate; a full cache is cleared
 NO_LEAVES: Leaves = {}

@@ -6,15 +6,11 @@ import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias, overload
 
 from neonlite.ops import OPS, Op
-from neonlite.ops.shapes import Axes, Shape
-
-if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
-    from neonlite.typing import NativeArray, OperandLike
-
+from neonlite.ops.functions import Axes, Shape
+from neonlite.typing import BackendBase, NativeArray, OperandLike
 
 Attrs = tuple[tuple[str, Any], ...]
 Leaves = dict[int, Any]

@@ -22,7 +22,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from neonlite import Backend, cleanup_backend
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 from neonlite.ops import OPS
 
 pytest.register_assert_rewrite("helpers")
@@ -142,6 +142,6 @@ def own() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def threads() -> Iterator[Callable[[int], None]]:
     """Return the function that sets the number of threads, which is restored."""
-    before = thread_pool.get_num_threads()
-    yield thread_pool.set_threads
-    thread_pool.set_threads(before)
+    before = concurrency.get_num_threads()
+    yield concurrency.set_threads
+    concurrency.set_threads(before)

@@ -14,7 +14,7 @@ import pytest
 
 from neonlite import gen_backend
 from neonlite.argparser import NeonArgparser, add_option, extract_valid_args
-from neonlite.backend.current import current_backend
+from neonlite.backend import current_backend
 from neonlite.callbacks import Callbacks
 from neonlite.data import PTB, iris
 from neonlite.models import Model, zoo

@@ -23,7 +23,7 @@ from helpers.reference import REFERENCE
 
 import neonlite
 from neonlite import Backend
-from neonlite.backend.attributes import is_builtin
+from neonlite.backend.objects import is_builtin
 from neonlite.backend.runtimes import BUILTIN_RUNTIMES
 from neonlite.backend.runtimes.cuda import op_templates as cuda
 from neonlite.backend.runtimes.numpy import templates as numpy
@@ -42,9 +42,8 @@ MODULES = {
 
 LEVELS = {
     "neonlite.files": 0,
-    "neonlite.dtypes": 0,
-    "neonlite.ops": 0,
     "neonlite.typing": 0,
+    "neonlite.ops": 0,
     "neonlite.version": 0,
     "neonlite.messages": 1,
     "neonlite.name_hints": 1,
@@ -53,7 +52,6 @@ LEVELS = {
     "neonlite.tree_inference": 1,
     "neonlite.tree_structure": 1,
     "neonlite.visualize": 1,
-    "neonlite.backend.base": 0,
     "neonlite.backend": 3,
     "neonlite.array_api": 3,
     "neonlite.array_namespace": 3,
@@ -79,16 +77,15 @@ LEVELS = {
 }
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
 BACKEND_LEVELS = {
-    0: "attributes base cache errstate lock measure serialization thread_pool validation",
+    0: "concurrency errstate measure objects validation",
     1: "planning",  # op-trees alone
     # arrays
     2: "tensor planning.layout batch_size creation transaction replay random",
     3: "planning.assignment",  # the run path
     4: "primitives",
     5: "runtimes",
-    6: "op_methods tree_methods image_trees tree_operands custom_ops",
+    6: "op_methods tree_methods tree_operands custom_ops",
     7: "backend",
-    8: "current",
 }
 BACKEND_LEVEL_OF_MODULE = {
     f"neonlite.backend.{name}": n for n, names in BACKEND_LEVELS.items() for name in names.split()
@@ -228,8 +225,8 @@ def test_no_array_library_above_the_backend():
     assert not {module: libraries for module in others if (libraries := array_libraries(module))}
 
 
-TABLE = {"neonlite.dtypes", "neonlite.ops.shapes", "neonlite.ops.functions", "neonlite.ops", "neonlite.typing"}
-TABLE |= {"neonlite.ops.linalg", "neonlite.ops.images", "neonlite.ops.recurrent", "neonlite.ops.composites"}
+TABLE = {f"neonlite.ops.{name}" for name in ("composites", "functions", "images", "linalg", "recurrent")}
+TABLE |= {"neonlite.ops", "neonlite.typing"}
 
 
 VISUALIZE = {name for name in MODULES if f"{name}.".startswith("neonlite.visualize.")}
@@ -239,14 +236,14 @@ DRAWING = {*TABLE, *VISUALIZE, "neonlite.files", "neonlite.messages", "neonlite.
 @pytest.mark.parametrize(
     ("module", "allowed"),
     [
-        ("neonlite.dtypes", {"neonlite.typing", "ml_dtypes"}),
-        ("neonlite.ops.shapes", set()),
-        ("neonlite.ops.functions", {"neonlite.dtypes", "neonlite.ops.shapes"}),
-        ("neonlite.ops.linalg", {"neonlite.ops.shapes"}),
-        ("neonlite.ops.composites", set()),
-        ("neonlite.ops.images", {"neonlite.dtypes", "neonlite.ops.functions", "neonlite.ops.shapes"}),
-        ("neonlite.ops.recurrent", {"neonlite.dtypes", "neonlite.ops.functions", "neonlite.ops.shapes"}),
-        ("neonlite.ops", TABLE - {"neonlite.ops", "neonlite.typing"}),
+        ("neonlite.typing", {"ml_dtypes"}),
+        ("neonlite.ops.functions", {"neonlite.typing"}),
+        ("neonlite.ops.composites", {"neonlite.typing"}),
+        *(
+            (f"neonlite.ops.{x}", {"neonlite.typing", "neonlite.ops.functions"})
+            for x in ("images", "linalg", "recurrent")
+        ),
+        ("neonlite.ops", TABLE - {"neonlite.ops"}),
         ("neonlite.tree_structure", TABLE),
         ("neonlite.messages", {"neonlite.tree_structure", "neonlite.typing"}),
         *((module, DRAWING) for module in sorted(VISUALIZE)),

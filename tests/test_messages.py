@@ -9,7 +9,7 @@ import pytest
 
 import neonlite
 from neonlite import Backend
-from neonlite.cli.command_line import WORDINGS
+from neonlite.cli import WORDINGS
 from neonlite.messages import expected, use_wordings, wording
 
 

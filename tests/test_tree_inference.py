@@ -26,8 +26,8 @@ from helpers.reference import REFERENCE
 from helpers.runtimes import lacks
 
 from neonlite import Autodiff, Backend, OpTreeNode, Tensor
-from neonlite.dtypes import promote_types
 from neonlite.ops import OPS
+from neonlite.typing import promote_types
 
 
 @pytest.fixture

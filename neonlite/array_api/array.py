@@ -17,17 +17,23 @@ import numpy as np
 from neonlite.backend.creation import adopt
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import warn
-from neonlite.dtypes import INT_DTYPES
 from neonlite.messages import NO_COMPLEX, describe
 from neonlite.numpy_methods import device_of, not_for_arrow
 from neonlite.ops import OPS
-from neonlite.ops.shapes import Shape
+from neonlite.ops.functions import Shape
 from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.tree_structure import postorder
-from neonlite.typing import AxisLike, DTypeLike, Namespace, NativeArray, NestedLists, NumPyArray, ShapeLike
-
-if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
+from neonlite.typing import (
+    INT_DTYPES,
+    AxisLike,
+    BackendBase,
+    DTypeLike,
+    Namespace,
+    NativeArray,
+    NestedLists,
+    NumPyArray,
+    ShapeLike,
+)
 
 # NumPy's own object of each dtype, so that dtypes compare by identity
 DTYPE_OF_NAME = {name: np.dtype(name) for name in ("bool", *INT_DTYPES, "float16", "float32", "float64")}

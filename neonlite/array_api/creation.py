@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from neonlite import typing
 from neonlite.array_api.array import Array, as_dtype, check_device, from_numpy, new_array, padded
 from neonlite.array_api.data_types import as_integers, as_number, check_arrays, convert, to_dtype
 from neonlite.array_api.data_types import from_dlpack as copy_from_dlpack
 from neonlite.array_api.manipulation import stack
-from neonlite.backend import base
-from neonlite.backend.base import BackendBase
 from neonlite.backend.validation import checks_names
 from neonlite.optree import Operand
+from neonlite.typing import BackendBase
 
 
 def _dtype(dtype: Any, default: str) -> np.dtype[Any]:
@@ -49,7 +49,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     >>> xp.asarray([True, False])
     Array([ True, False], dtype=bool)
     """
-    be = base.current_backend()
+    be = typing.current_backend()
     check_device(be, device)
     if copy is False and not isinstance(obj, Array | Operand):
         raise ValueError(f"asarray: expected an Array, tensor or op-tree for copy=False, got {type(obj).__name__}.")
@@ -104,7 +104,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     Array
         The array.
     """
-    be = base.current_backend()
+    be = typing.current_backend()
     check_device(be, device)
     if copy is False:
         raise BufferError("from_dlpack: expected copy=True or None, as the values are copied; got False.")
@@ -128,7 +128,7 @@ def empty(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None
     Array
         The array.
     """
-    return full(shape, 0, dtype=_dtype(dtype, base.current_backend().default_dtype_name), device=device)
+    return full(shape, 0, dtype=_dtype(dtype, typing.current_backend().default_dtype_name), device=device)
 
 
 @checks_names
@@ -162,7 +162,7 @@ def ones(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None 
     Array
         The array.
     """
-    return full(shape, 1, dtype=_dtype(dtype, base.current_backend().default_dtype_name), device=device)
+    return full(shape, 1, dtype=_dtype(dtype, typing.current_backend().default_dtype_name), device=device)
 
 
 @checks_names
@@ -187,7 +187,7 @@ def full(
     Array
         The array.
     """
-    return _full("full", base.current_backend(), shape, fill_value, dtype, device)
+    return _full("full", typing.current_backend(), shape, fill_value, dtype, device)
 
 
 def _full(
@@ -312,7 +312,7 @@ def arange(
     Array
         The numbers.
     """
-    be = base.current_backend()
+    be = typing.current_backend()
     check_device(be, device)
     numbers: list[Any] = [as_number(x) for x in ((0, start, step) if stop is None else (start, stop, step))]
     first, end, distance = numbers
@@ -363,7 +363,7 @@ def linspace(
     Array
         The numbers.
     """
-    be = base.current_backend()
+    be = typing.current_backend()
     check_device(be, device)
     dtype = _dtype(dtype, be.default_dtype_name)
     start, stop = as_number(start), as_number(stop)
@@ -391,6 +391,6 @@ def eye(
     Array
         The matrix.
     """
-    be = base.current_backend()
+    be = typing.current_backend()
     check_device(be, device)
     return from_numpy(be, np.eye(n_rows, n_cols, k, dtype=_dtype(dtype, be.default_dtype_name)), True)

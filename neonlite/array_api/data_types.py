@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from neonlite import typing
 from neonlite.array_api.array import BOOL, Array, as_dtype, from_numpy, from_operand, padded, result, same
-from neonlite.backend import base
 from neonlite.backend.creation import to_host_array
-from neonlite.dtypes import promote_types
 from neonlite.messages import NO_COMPLEX, describe
 from neonlite.numpy_methods import device_of
-from neonlite.ops.shapes import Shape
-from neonlite.ops.shapes import broadcast_shapes as common_shape
+from neonlite.ops.functions import Shape
+from neonlite.ops.functions import broadcast_shapes as common_shape
 from neonlite.optree import Operand
-from neonlite.typing import NumPyArray
-
-if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
+from neonlite.typing import BackendBase, NumPyArray, promote_types
 
 DTypes = dict[str, np.dtype[Any]]
 KINDS = {
@@ -112,7 +108,7 @@ def check_arrays(name: str, *arguments: Any) -> list[Array]:
         is_array = isinstance(x, Array | Operand | np.ndarray | np.generic) or hasattr(x, "__dlpack__")
         if not is_array and (be is None or not isinstance(x, list | tuple)):
             raise TypeError(f"{name}: expected an array, got {x!r}. Create one with asarray(x).")
-    return [x if isinstance(x, Array) else convert_any(be or base.current_backend(), x) for x in arguments]
+    return [x if isinstance(x, Array) else convert_any(be or typing.current_backend(), x) for x in arguments]
 
 
 def check_array(name: str, x: Any, *beside: Any) -> Array:
@@ -289,7 +285,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
     for dtype in dtypes[1:]:
         common = promote(common, dtype)
     for x in scalars:
-        common = promote_scalar(common, x, base.current_backend())
+        common = promote_scalar(common, x, typing.current_backend())
     return common
 
 
@@ -415,4 +411,4 @@ def __array_namespace_info__() -> NamespaceInfo:
     NamespaceInfo
         Its methods return the capabilities, devices and dtypes.
     """
-    return NamespaceInfo(base.current_backend())
+    return NamespaceInfo(typing.current_backend())

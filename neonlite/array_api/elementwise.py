@@ -9,16 +9,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from neonlite.array_api.array import (
-    BOOL,
-    DTYPE_OF_NAME,
-    Array,
-    as_boolean,
-    as_dtype,
-    new_array,
-    result,
-    same,
-)
+from neonlite.array_api.array import BOOL, DTYPE_OF_NAME, Array, as_boolean, as_dtype, new_array, result, same
 from neonlite.array_api.data_types import (
     as_array,
     check_array,
@@ -31,7 +22,7 @@ from neonlite.array_api.data_types import (
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
 from neonlite.ops import OP_TABLE, OPS, Op
-from neonlite.ops.shapes import broadcast_shapes
+from neonlite.ops.functions import broadcast_shapes
 from neonlite.optree import create_node
 
 OPS_BY_NAME = {name: op for op in OP_TABLE for name in op.names.split()} | {"round": OPS["rint"]}

@@ -30,7 +30,7 @@ from neonlite.array_api.reductions import sum as sum_of
 from neonlite.backend.validation import integer
 from neonlite.messages import describe
 from neonlite.name_hints import module_getattr
-from neonlite.ops.shapes import broadcast_shapes
+from neonlite.ops.functions import broadcast_shapes
 
 
 def check_numeric(name: str, *arrays: Any) -> list[Array]:

@@ -24,7 +24,7 @@ from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
-from neonlite.ops.shapes import Shape, can_broadcast, normalize_axes
+from neonlite.ops.functions import Shape, can_broadcast, normalize_axes
 from neonlite.typing import NumPyArray
 
 MAX_INT64 = np.uint64(2**63 - 1)

@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, cast
 import numpy as np
 
 from neonlite.array_namespace import Namespace
-from neonlite.backend.base import BackendBase
 from neonlite.backend.batch_size import BatchSize, BatchSizeMethods, ShardMethods
-from neonlite.backend.cache import Cache, clear_caches
+from neonlite.backend.concurrency import Cache, FairLock, clear_caches
 from neonlite.backend.creation import CreationMethods, ShapeMethods
 from neonlite.backend.custom_ops import CustomOpMethods
-from neonlite.backend.lock import FairLock
 from neonlite.backend.measure import MemoryMethods, TimingMethods
 from neonlite.backend.op_methods import OpMethods
 from neonlite.backend.planning.assignment import AssignmentMethods, PlanCache, RunMethods
 from neonlite.backend.primitives.geometry import LayerObjectMethods
 from neonlite.backend.primitives.images import ImageMethods
-from neonlite.backend.primitives.norm import NormMethods
+from neonlite.backend.primitives.norm import NormMethods, RoiMethods
 from neonlite.backend.primitives.products import MatmulMethods
-from neonlite.backend.primitives.roi import RoiMethods
 from neonlite.backend.random import RandomMethods, RandomStreams
 from neonlite.backend.replay import ReplayMethods
 from neonlite.backend.runtimes import list_runtimes, load_runtime
@@ -33,12 +30,11 @@ from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.meta import MetaRuntime
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import called_from, checks_arguments, integer, one_of
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.gradcheck import check_grad
 from neonlite.name_hints import BACKEND, add_hints
 from neonlite.optree import Operand
 from neonlite.tree_structure import MAX_STRUCTURE_BYTES, structure_bytes
-from neonlite.typing import DTypeLike
+from neonlite.typing import FLOAT_DTYPES, BackendBase, DTypeLike
 
 MAX_CHECKED_DOT_INFOS = 1024  # triples of shapes, strides and dtypes of matrix products that were checked
 _backend_ids = itertools.count(1)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from neonlite.backend.base import BackendBase
 from neonlite.backend.validation import integer
 from neonlite.messages import describe
+from neonlite.typing import BackendBase
 
 if TYPE_CHECKING:
     from neonlite.backend.tensor import Tensor

@@ -8,32 +8,36 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.base import BackendBase
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.measure import ExternalMemory, format_bytes
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import check_open, checks_names
-from neonlite.dtypes import (
+from neonlite.messages import NO_COMPLEX, describe
+from neonlite.ops.functions import Shape, at_least_2d, contiguous_strides, is_contiguous, memory_span
+from neonlite.optree import Operand, OpTreeNode
+from neonlite.tree_structure import Info
+from neonlite.typing import (
     FLOAT_DTYPES,
-    INSTALL_COMMAND,
+    INSTALL_ML_DTYPES,
     INT_DTYPES,
     LIMITS,
+    ArrayLike,
+    BackendBase,
+    DTypeLike,
+    NativeArray,
+    NumPyArray,
+    ShapeLike,
     dtype_bits,
     is_real_array,
     overflow_message,
 )
-from neonlite.messages import NO_COMPLEX, describe
-from neonlite.ops.shapes import Shape, at_least_2d, contiguous_strides, is_contiguous, memory_span
-from neonlite.optree import Operand, OpTreeNode
-from neonlite.tree_structure import Info
-from neonlite.typing import ArrayLike, DTypeLike, NativeArray, NumPyArray, ShapeLike
 
 DATATYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}  # neon's short names
 
 MISSING_DTYPE_HINTS = {  # dtype -> what to use instead
     "bool": "Booleans are stored as 0 and 1: use uint8.",
-    "bfloat16": f"The runtimes gpu and torch support it with ml_dtypes ({INSTALL_COMMAND}); else use float32.",
+    "bfloat16": f"The runtimes gpu and torch support it with ml_dtypes ({INSTALL_ML_DTYPES}); else use float32.",
     "complex64": NO_COMPLEX,
     "complex128": NO_COMPLEX,
 }

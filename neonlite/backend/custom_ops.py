@@ -8,15 +8,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from neonlite.backend.base import BackendBase
 from neonlite.backend.op_methods import OpMethods, make_method
 from neonlite.backend.validation import expected_argument, function, integer, one_of, sequence
 from neonlite.messages import describe, listed
 from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
-from neonlite.ops.functions import Gradients
-from neonlite.ops.shapes import Shape, at_least_2d, broadcast_shapes
+from neonlite.ops.functions import Gradients, Shape, at_least_2d, broadcast_shapes
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.typing import NativeArray
+from neonlite.typing import BackendBase, NativeArray
 
 
 class CustomOpMethods(BackendBase):

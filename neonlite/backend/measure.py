@@ -10,8 +10,8 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, NamedTuple
 
-from neonlite.backend.base import BackendBase
-from neonlite.backend.lock import create_lock
+from neonlite.backend.concurrency import create_lock
+from neonlite.typing import BackendBase
 
 
 def format_bytes(nbytes: float) -> str:

@@ -1,4 +1,4 @@
-"""Backend methods that build op-trees: those of tree_methods.py and image_trees.py, and one per op of the op table.
+"""Backend methods that build op-trees: those of tree_methods.py and tree_operands.py, and one per op of the op table.
 
 ``make_method`` creates the function with its name, signature and docstring. ``python docs/make_stubs.py``
 writes the type stub op_methods.pyi, for editors and type checkers.
@@ -11,18 +11,16 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.image_trees import ImageTreeMethods
 from neonlite.backend.tree_methods import TreeMethods
-from neonlite.backend.tree_operands import as_indices, as_operand, build_node, check_axes, check_axis
+from neonlite.backend.tree_operands import ImageTreeMethods, as_indices, as_operand, build_node, check_axes, check_axis
 from neonlite.backend.validation import boolean, check_number, integer, one_of, reject_options
 from neonlite.messages import expected
 from neonlite.name_hints import hide_unknown
 from neonlite.ops import OP_TABLE, OPS, SHAPE_FN_BY_KIND, SYNONYMS, Op
 from neonlite.optree import Operand, OpTreeNode, create_node
-from neonlite.typing import AxisLike, OperandLike
+from neonlite.typing import AxisLike, BackendBase, OperandLike
 
 if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
     from neonlite.backend.tensor import Tensor
 
 

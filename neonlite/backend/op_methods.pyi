@@ -1,9 +1,9 @@
-# Written by `python docs/make_stubs.py` from the op table, tree_methods.py and image_trees.py.
+# Written by `python docs/make_stubs.py` from the op table, tree_methods.py and tree_operands.py.
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from neonlite.backend.base import BackendBase
-from neonlite.backend.image_trees import Padding, Sizes
+from neonlite.typing import BackendBase
+from neonlite.backend.tree_operands import Padding, Sizes
 from neonlite.backend.tensor import Tensor
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.backend.base import BackendBase
-from neonlite.backend.lock import create_lock, free_after_fork
+from neonlite.backend.concurrency import create_lock, free_after_fork
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import check_open
-from neonlite.dtypes import is_real_array
 from neonlite.tree_structure import refuse_in_trace
+from neonlite.typing import BackendBase, is_real_array
 
 if TYPE_CHECKING:
     import numpy as np

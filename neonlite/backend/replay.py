@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from neonlite.backend.base import BackendBase
+from neonlite.typing import BackendBase
 
 # --- backend methods for blocks of repeated work, which a GPU replays as CUDA graphs ---
 

@@ -15,21 +15,29 @@ import numpy as np
 from neonlite import messages
 from neonlite.backend.measure import ExternalMemory, Memory
 from neonlite.backend.planning.layout import TensorBase, export_array, find_images, layout_of, read_chwn
-from neonlite.dtypes import FLOAT_DTYPES, dtype_bits
 from neonlite.messages import describe
-from neonlite.ops.functions import to_slices
-from neonlite.ops.shapes import (
+from neonlite.ops.functions import (
     Shape,
     SliceSpec,
     contiguous_strides,
     is_contiguous,
     memory_span,
     reshape_shape,
+    to_slices,
     transpose_shape,
 )
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.tree_structure import Info, matrix_transpose_axes, traces
-from neonlite.typing import ArrayLike, DTypeLike, IndexLike, NativeArray, NumPyArray, ShapeLike
+from neonlite.typing import (
+    FLOAT_DTYPES,
+    ArrayLike,
+    DTypeLike,
+    IndexLike,
+    NativeArray,
+    NumPyArray,
+    ShapeLike,
+    dtype_bits,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -15,9 +15,9 @@ from functools import partial
 from operator import is_
 from typing import Any, TypeVar
 
-from neonlite.backend.base import Untracked
-from neonlite.backend.lock import DeferredInterrupt, uninterrupted
+from neonlite.backend.concurrency import DeferredInterrupt, uninterrupted
 from neonlite.backend.tensor import Tensor
+from neonlite.typing import Untracked
 
 T = TypeVar("T")
 MAX_GROUPED_SIZE = 1 << 17  # elements; all tensors up to this size are copied in one plan, larger ones in one plan each

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.base import BackendBase
 from neonlite.backend.random import mask_threshold
 from neonlite.backend.tree_operands import (
     as_indices,
@@ -18,14 +17,13 @@ from neonlite.backend.tree_operands import (
     reduction_size,
 )
 from neonlite.backend.validation import checks_names, integer
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe
 from neonlite.ops import LN2, OPS
 from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.tree_inference import unknown_op
 from neonlite.tree_structure import RandomSource, matrix_transpose_axes
-from neonlite.typing import ArrayLike, AxisLike, DTypeLike, OperandLike, ShapeLike
+from neonlite.typing import FLOAT_DTYPES, ArrayLike, AxisLike, BackendBase, DTypeLike, OperandLike, ShapeLike
 
 if TYPE_CHECKING:
     from neonlite.backend.tensor import Tensor

@@ -17,10 +17,10 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, dataclass_transform
 
 import numpy as np
 
-from neonlite.backend.base import BackendBase
-from neonlite.backend.serialization import Serializable
+from neonlite.backend.objects import Serializable
 from neonlite.messages import describe, expected
 from neonlite.name_hints import argument_hint
+from neonlite.typing import BackendBase
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

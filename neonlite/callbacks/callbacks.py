@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from neonlite import messages
 from neonlite.backend import NervanaObject
-from neonlite.backend.serialization import constructor_arguments, find_class
+from neonlite.backend.objects import constructor_arguments, find_class
 from neonlite.backend.validation import instance, integer, with_attributes
 from neonlite.callbacks.callback import Callback, CallbackBase, CallbacksBase, check_dataset, check_frequency
 from neonlite.callbacks.history import History

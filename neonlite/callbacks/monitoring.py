@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from neonlite.backend.serialization import serialize
+from neonlite.backend.objects import serialize
 from neonlite.backend.validation import (
     boolean,
     check_number,
@@ -23,18 +23,16 @@ from neonlite.backend.validation import (
 from neonlite.callbacks.callback import PRIORITY_CHECKPOINT, PRIORITY_SAVE, PRIORITY_STOP, Callback, check_floats
 from neonlite.callbacks.history import hint_for_name, is_cost
 from neonlite.callbacks.recording import MetricCallback
-from neonlite.dtypes import is_float_array
 from neonlite.files import check_writable, printable
 from neonlite.messages import describe
 from neonlite.optimizers import Optimizer, ReducedSchedule
 from neonlite.optimizers.rules import flatten_optimizers
 from neonlite.transforms.metrics import recorded_name
+from neonlite.typing import NumPyArray, is_float_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
-
-    from neonlite.typing import NumPyArray
 
 
 class SerializeModelCallback(Callback):

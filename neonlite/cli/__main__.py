@@ -2,7 +2,7 @@
 
 import sys
 
-from neonlite.cli.command_line import main
+from neonlite.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from neonlite.backend import gen_backend
-from neonlite.cli.evaluate import format_evaluation, format_metrics, load_data, make_metric
-from neonlite.cli.networks import make_optimizer
-from neonlite.cli.output import format_option, print_error, say
-from neonlite.files import (
-    check_writable,
-    is_stream,
-    same_file,
+from neonlite.cli.commands import (
+    format_evaluation,
+    format_metrics,
+    format_option,
+    load_data,
+    make_metric,
+    make_optimizer,
+    print_error,
+    say,
 )
+from neonlite.files import check_writable, is_stream, same_file
 from neonlite.messages import listed
 
 CSV_EPOCHS = 200

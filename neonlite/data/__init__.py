@@ -19,15 +19,7 @@ from neonlite.data.datasets import (
 from neonlite.data.file_formats import HDF5Iterator, HDF5IteratorAutoencoder, HDF5IteratorOneHot
 from neonlite.data.iterator import ArrayIterator, NervanaDataIterator
 from neonlite.data.minibatches import Crop, Flip, Shift
-from neonlite.data.sequences import (
-    CopyTask,
-    PrioritySortTask,
-    RepeatCopyTask,
-    Reversal,
-    Task,
-    Ticker,
-    TimeSeries,
-)
+from neonlite.data.sequences import CopyTask, PrioritySortTask, RepeatCopyTask, Reversal, Task, Ticker, TimeSeries
 from neonlite.data.text import TOKENIZERS, Text, clean_string, get_paddedXY, pad_data, pad_sentences
 from neonlite.name_hints import module_getattr
 

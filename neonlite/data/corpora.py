@@ -30,11 +30,11 @@ from neonlite.data.text import (
     split_text,
     tokens_to_ids,
 )
+from neonlite.typing import ArrayLike
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
     from neonlite.data.text import Tokenizer
-    from neonlite.typing import ArrayLike
 
 
 class Corpus(NamedIterators[Text]):

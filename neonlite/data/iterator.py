@@ -26,14 +26,13 @@ from neonlite.data.minibatches import (
     scaling_dtype,
     uses_host_memory,
 )
-from neonlite.dtypes import is_float_array, is_real_array
 from neonlite.encoders import WAYS_OUT, check_unmasked, holds_pairs, names_of_columns, refuse_unread
 from neonlite.messages import describe, listed, wording
 from neonlite.name_hints import DATA, add_hints
+from neonlite.typing import ArrayLike, ShapeLike, is_float_array, is_real_array
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
-    from neonlite.typing import ArrayLike, ShapeLike
 
 PAIRS_WAY_OUT = (
     "Pass inputs and targets as two arrays, such as fit(X, y). Minibatches are passed alone, fit(minibatches), and are "

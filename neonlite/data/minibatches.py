@@ -17,10 +17,10 @@ from neonlite.backend.random import PURPOSES, philox
 from neonlite.backend.validation import check_boolean_fields, check_keys, check_number, function, integer, pair
 from neonlite.messages import describe
 from neonlite.optree import Operand
+from neonlite.typing import LayerShape
 
 if TYPE_CHECKING:
     from neonlite.backend.batch_size import Shard
-    from neonlite.typing import LayerShape
 
 RowIndex = slice | NDArray[np.int64]
 Span = tuple[slice, RowIndex]  # columns of a minibatch, and the rows of the data that they hold

@@ -8,7 +8,7 @@ tasks are random: row i of epoch e is a pure function of the seed, e and i.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,7 @@ from neonlite.backend.tensor import OneHot
 from neonlite.backend.validation import instance, integer
 from neonlite.data.iterator import IteratorState, Minibatch, ResumableIterator, check_all_finite
 from neonlite.data.minibatches import BufferPool, Epoch, random_bits
-from neonlite.dtypes import is_real_array
-
-if TYPE_CHECKING:
-    from neonlite.typing import ArrayLike
+from neonlite.typing import ArrayLike, is_real_array
 
 Array = NDArray[Any]
 RandomBits = NDArray[np.uint64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -17,9 +17,7 @@ from neonlite.data.minibatches import Epoch, permutation
 from neonlite.data.sequences import ContiguousIterator, TokenBuffers
 from neonlite.files import write_atomic
 from neonlite.messages import describe, truncate_message
-
-if TYPE_CHECKING:
-    from neonlite.typing import ArrayLike
+from neonlite.typing import ArrayLike
 
 TokenIds = NDArray[np.int32]
 Tokenizer = Callable[[str], Sequence[str]]

@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from neonlite.backend.attributes import declare_builtin
+from neonlite.backend.objects import declare_builtin
 from neonlite.distributed.communicator import Communicator, MPICommunicator, NcclCommunicator, world
 from neonlite.distributed.launcher import launch
 from neonlite.distributed.optimizer import Distributed

@@ -29,8 +29,8 @@ from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.validation import check_number
 from neonlite.distributed.monitor import LOOPBACK, Monitor
 from neonlite.distributed.supervisor import MPICH_PREFIX, SHARED_MEMORY, shared_memory_files, unused_files
-from neonlite.dtypes import HALF_DTYPES
 from neonlite.messages import describe
+from neonlite.typing import HALF_DTYPES
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -31,12 +31,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from neonlite.backend.validation import function, integer
 from neonlite.distributed import supervisor
-from neonlite.distributed.communicator import (
-    INSTALL_COMMAND,
-    check_shared_memory,
-    import_mpi,
-    unlink_shared_memory,
-)
+from neonlite.distributed.communicator import INSTALL_COMMAND, check_shared_memory, import_mpi, unlink_shared_memory
 from neonlite.files import write_atomic
 from neonlite.messages import describe
 

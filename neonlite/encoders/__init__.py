@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.dtypes import is_float_array, is_real_array
 from neonlite.messages import listed
+from neonlite.typing import is_float_array, is_real_array
 
 # --- columns of data: numbers or texts of NumPy, from lists, arrays, and columns of pandas, polars and Arrow ---
 

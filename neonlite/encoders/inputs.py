@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.serialization import Serializable
+from neonlite.backend.objects import Serializable
 from neonlite.backend.validation import check_number, check_numbers, distinct, integer, one_of, sequence, warn
 from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
 from neonlite.data.text import PAD, UNK, get_tokenizer
-from neonlite.dtypes import is_real_array
 from neonlite.encoders import (
     Column,
     finite_numbers,
@@ -26,7 +25,7 @@ from neonlite.encoders import (
     to_numpy,
 )
 from neonlite.messages import describe, wording
-from neonlite.typing import LayerShape
+from neonlite.typing import LayerShape, is_real_array
 
 LAYOUTS = {2: ("NF", "NT"), 3: ("NHW", "NFT", "NTF"), 4: ("NCHW", "NHWC"), 5: ("NCDHW",)}  # by the number of axes
 LAYOUT_DOC = (

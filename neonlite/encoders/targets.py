@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.serialization import Serializable
+from neonlite.backend.objects import Serializable
 from neonlite.backend.validation import boolean, check_numbers, distinct, one_of, sequence, warn
 from neonlite.data.iterator import check_all_finite
-from neonlite.dtypes import is_float_array, is_real_array
 from neonlite.encoders import frame_columns, is_frame, read_column, refuse_unread
 from neonlite.encoders.inputs import check_deviations, moments
 from neonlite.messages import describe
+from neonlite.typing import is_float_array, is_real_array
 
 LABEL_KINDS = {"str": "UT", "int": "iu", "float": "f", "bool": "b"}  # Python type -> NumPy's kinds
 LABEL_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}

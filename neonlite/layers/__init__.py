@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from neonlite.backend.attributes import declare_builtin
+from neonlite.backend.objects import declare_builtin
 from neonlite.layers.activation import Activation, DataTransform, Dropout, Reshape
 from neonlite.layers.attention import MultiHeadAttention, TransformerBlock, attention
 from neonlite.layers.bidirectional import BiBNRNN, BiLSTM, BiRNN, BiSum, DeepBiLSTM, DeepBiRNN

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Self, TypeAlias, TypeVar
 
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.attributes import has_builtin_method, is_builtin
 from neonlite.backend.batch_size import draw_minibatch_mask, draw_samples
+from neonlite.backend.objects import has_builtin_method, is_builtin
 from neonlite.backend.validation import check_number, from_name, function, instance, integer
 from neonlite.layers.buffers import Operands, Trees, iobuf_shape, num_features, num_steps, plain
 from neonlite.layers.layer import Layer, LayerInput

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast, overload
 
 from neonlite import messages
 from neonlite.backend import Tensor
-from neonlite.backend.attributes import has_builtin_method, is_builtin
-from neonlite.backend.base import Untracked
+from neonlite.backend.objects import has_builtin_method, is_builtin
 from neonlite.backend.validation import check_constructor, check_signature, checks_arguments
 from neonlite.layers.buffers import (
     DeltaPlanner,
@@ -29,7 +28,7 @@ from neonlite.layers.summary import walk_layers
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER_LIST, add_hints
 from neonlite.transforms import Transform
-from neonlite.typing import LayerShape, LayerShapes
+from neonlite.typing import LayerShape, LayerShapes, Untracked
 
 LayerLike: TypeAlias = "Layer | Sequence[LayerLike]"  # a layer, or nested lists of layers
 

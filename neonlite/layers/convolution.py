@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.attributes import has_builtin_method
+from neonlite.backend.objects import has_builtin_method
 from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LayerObject, PoolLayer
 from neonlite.initializers import GlorotUniform
 from neonlite.layers.buffers import Operands, Trees

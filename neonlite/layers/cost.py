@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from neonlite.backend import Tensor
-from neonlite.backend.attributes import is_builtin
+from neonlite.backend.objects import is_builtin
 from neonlite.backend.validation import check_number, check_numbers, from_name, one_of, sequence, warn, with_attributes
 from neonlite.layers.buffers import BufferOwner, Tensors, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
-from neonlite.dtypes import SIGNIFICAND_BITS
 from neonlite.initializers import Gaussian
 from neonlite.layers.buffers import num_elements
 from neonlite.layers.layer import Layer, LayerInput
@@ -15,7 +14,7 @@ from neonlite.layers.parameter import InitLike, ParameterLayer
 from neonlite.layers.weights import accumulates
 from neonlite.messages import describe
 from neonlite.optree import Operand
-from neonlite.typing import LayerShapes
+from neonlite.typing import SIGNIFICAND_BITS, LayerShapes
 
 
 class LookupTable(ParameterLayer):

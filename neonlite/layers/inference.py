@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import Any
 
-from neonlite.backend.attributes import same_objects
-from neonlite.backend.base import Untracked
+from neonlite.backend.objects import same_objects
 from neonlite.layers.buffers import LayerOutputs, Tensors
 from neonlite.layers.weights import WeightOwner
 from neonlite.programs import Jit, jit
+from neonlite.typing import Untracked
 
 
 class InferenceProgram(Untracked):

@@ -13,9 +13,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.attributes import has_builtin_method, is_builtin
 from neonlite.backend.batch_size import require_batch_size
-from neonlite.backend.lock import defers_interrupt
+from neonlite.backend.concurrency import defers_interrupt
+from neonlite.backend.objects import has_builtin_method, is_builtin
 from neonlite.backend.validation import boolean, checks_arguments, integer
 from neonlite.files import printable
 from neonlite.layers.buffers import (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
-from neonlite.backend.attributes import has_builtin_method
+from neonlite.backend.objects import has_builtin_method
 from neonlite.backend.validation import check_numbers, one_of, sequence
 from neonlite.layers.activation import PassThrough
 from neonlite.layers.buffers import (

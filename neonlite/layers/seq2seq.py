@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
-from neonlite.backend.serialization import find_class
+from neonlite.backend.objects import find_class
 from neonlite.backend.validation import integer, sequence
 from neonlite.layers.buffers import (
     DeltaPlanner,

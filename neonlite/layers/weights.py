@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
-from neonlite.backend import Tensor, serialization
+from neonlite.backend import Tensor, objects
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import checks_arguments
 from neonlite.initializers import compute_dtype
 from neonlite.layers.buffers import BufferOwner
 from neonlite.messages import describe
-from neonlite.ops.shapes import at_least_2d
+from neonlite.ops.functions import at_least_2d
 from neonlite.typing import ArrayLike, NativeArray, NumPyArray
 
 MAX_ERROR_ROWS = 20  # rows of the table in an error message
@@ -464,7 +464,7 @@ def state_entries(layer: WeightOwner, states: Any) -> list[TensorEntry]:
 
 def to_host_array(value: ArrayLike) -> NumPyArray:
     """Return values as a NumPy array of two or more dimensions."""
-    array = serialization.to_host_array(value)
+    array = objects.to_host_array(value)
     return array.reshape(at_least_2d(array.shape))
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 
 from neonlite import messages
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.attributes import has_builtin_method
-from neonlite.backend.lock import exclusive
+from neonlite.backend.concurrency import exclusive
+from neonlite.backend.objects import has_builtin_method
 from neonlite.backend.transaction import Snapshot
 from neonlite.backend.validation import from_name
 from neonlite.callbacks import CallbackBase

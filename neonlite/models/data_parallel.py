@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from neonlite.backend import Tensor
 from neonlite.backend.batch_size import Shard
-from neonlite.backend.lock import ENDING, DeferredInterrupt
+from neonlite.backend.concurrency import ENDING, DeferredInterrupt
 from neonlite.data.iterator import ResumableIterator
 from neonlite.distributed.optimizer import GradientReducer, backend_settings, check_same, differ
 from neonlite.layers.parameter import ParameterLayer

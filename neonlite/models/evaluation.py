@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.lock import defers_interrupt, exclusive, raise_interrupt
+from neonlite.backend.concurrency import defers_interrupt, exclusive, raise_interrupt
 from neonlite.backend.tensor import OneElement
 from neonlite.backend.transaction import atomic, on_failure
 from neonlite.backend.validation import checks_arguments, from_name, integer

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from neonlite.backend import on_its_backend
 from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
-from neonlite.backend.current import on_its_backend
-from neonlite.backend.lock import DeferredInterrupt
+from neonlite.backend.concurrency import DeferredInterrupt
 from neonlite.backend.validation import checks_arguments, integer, warn, with_attributes
 from neonlite.callbacks import Callback, CallbackBase, Callbacks, History, MetricCallback
 from neonlite.data import NervanaDataIterator

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Tensor
-from neonlite.backend.lock import exclusive
+from neonlite.backend.concurrency import exclusive
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import check_number, instance, integer, one_of

@@ -15,8 +15,8 @@ from typing import Any
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
-from neonlite.backend.attributes import has_builtin_method
 from neonlite.backend.batch_size import Shard
+from neonlite.backend.objects import has_builtin_method
 from neonlite.layers import GeneralizedCost, Multicost
 from neonlite.layers.layer import flat
 from neonlite.optree import Operand, OpTreeNode

@@ -10,8 +10,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from neonlite.backend.lock import defers_interrupt, exclusive
-from neonlite.backend.serialization import constructor_arguments
+from neonlite.backend.concurrency import defers_interrupt, exclusive
+from neonlite.backend.objects import constructor_arguments
 from neonlite.backend.validation import checks_arguments, warn
 from neonlite.data import NervanaDataIterator
 from neonlite.files import check_writable

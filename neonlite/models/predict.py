@@ -12,23 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.current import on_its_backend
-from neonlite.backend.lock import defers_interrupt
+from neonlite.backend import on_its_backend
+from neonlite.backend.concurrency import defers_interrupt
 from neonlite.backend.validation import checks_arguments, integer, warn
 from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import first_true_row, to_array, transpose_hint
 from neonlite.data.minibatches import MinibatchBuffers, Preprocessing
-from neonlite.dtypes import is_float_array
 from neonlite.encoders.targets import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.inference import inference
 from neonlite.models.base import ModelBase
-from neonlite.models.evaluation import (
-    EvaluationMethods,
-    MetricValues,
-    as_columns,
-    map_minibatches,
-    output_rows,
-)
+from neonlite.models.evaluation import EvaluationMethods, MetricValues, as_columns, map_minibatches, output_rows
 from neonlite.models.training_data import (
     MinibatchIterator,
     check_targets,
@@ -40,7 +33,7 @@ from neonlite.models.training_data import (
 )
 from neonlite.optree import Operand
 from neonlite.transforms import Cost, Logistic, Metric, Softmax
-from neonlite.typing import Data, LayerShapes
+from neonlite.typing import Data, LayerShapes, is_float_array
 
 DEFAULT_ROWS = 128  # the rows of a minibatch if the backend has no batch size
 MAX_UNSCALED_INPUT = 50  # larger uint8 inputs cause a warning

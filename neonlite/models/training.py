@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend import Block, Tensor
-from neonlite.backend.lock import DeferredInterrupt
+from neonlite.backend.concurrency import DeferredInterrupt
 from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import from_name, integer, warn, with_attributes
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.callbacks.callback import check_dataset
 from neonlite.data import ArrayIterator, NervanaDataIterator, Text
-from neonlite.dtypes import HALF_DTYPES
 from neonlite.layers import BatchNorm
 from neonlite.layers.buffers import num_features
 from neonlite.messages import describe, wording
@@ -29,6 +28,7 @@ from neonlite.optimizers.optimizer import last_writer
 from neonlite.optimizers.rules import OPTIMIZERS, flatten_optimizers
 from neonlite.transforms import Cost
 from neonlite.transforms.cost import COSTS
+from neonlite.typing import HALF_DTYPES
 
 
 def train_epochs(

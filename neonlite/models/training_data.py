@@ -13,7 +13,6 @@ from neonlite.backend.validation import check_number, from_name, warn
 from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import Minibatch, row_shape, to_array
 from neonlite.data.minibatches import IntegerRange, MinibatchBuffers, Preprocessing
-from neonlite.dtypes import is_real_array
 from neonlite.encoders import read_column
 from neonlite.encoders.inputs import (
     MAX_TEXT_TOKENS,
@@ -57,7 +56,7 @@ from neonlite.transforms import (
 from neonlite.transforms.cost import COSTS
 from neonlite.transforms.metric import LogLoss, Misclassification, SequenceMetric, TopKMisclassification
 from neonlite.transforms.metrics import ClassMetric
-from neonlite.typing import ArrayLike, Data
+from neonlite.typing import ArrayLike, Data, is_real_array
 
 UINT8_SCALE = 1 / 255
 CLASSIFICATION_METRICS = (ClassMetric, Misclassification, LogLoss, TopKMisclassification, ROCAUC)

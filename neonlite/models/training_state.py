@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.batch_size import complete_batch_size
-from neonlite.backend.lock import exclusive
-from neonlite.backend.serialization import constructor_arguments, find_class
+from neonlite.backend.concurrency import exclusive
+from neonlite.backend.objects import constructor_arguments, find_class
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import check_keys, one_of, warn
 from neonlite.data.iterator import POSITION, check_position
 from neonlite.data.minibatches import Preprocessing
 from neonlite.distributed.communicator import may_become_distributed
-from neonlite.dtypes import FLOAT_DTYPES, INSTALL_COMMAND, is_available, is_float_array
 from neonlite.encoders.inputs import InputEncoder
 from neonlite.encoders.targets import TargetEncoder
 from neonlite.files import printable, write_atomic
@@ -48,6 +47,7 @@ from neonlite.models.training_data import check_encoders
 from neonlite.optimizers import Optimizer, Schedule
 from neonlite.optimizers.rules import flatten_optimizers
 from neonlite.transforms import Transform
+from neonlite.typing import FLOAT_DTYPES, INSTALL_ML_DTYPES, has_bfloat16, is_float_array
 
 FORMAT = "neonlite 2"
 INVALID_FILE_HINT = "The file is truncated, or was not written by Model.save_params."
@@ -126,8 +126,10 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Any], Arrays]:
                 have = ", ".join(metadata)[:80] or "nothing"
                 raise CheckpointError(f"{file}: expected the format {FORMAT!r}, got {have}. {INVALID_FILE_HINT}")
             for part in tensors.keys():  # noqa: SIM118 - not a mapping
-                if tensors.get_slice(part).get_dtype() == "BF16" and not is_available():
-                    raise ImportError(f"{file}: {part} is bfloat16, for which NumPy needs ml_dtypes: {INSTALL_COMMAND}")
+                if tensors.get_slice(part).get_dtype() == "BF16" and not has_bfloat16():
+                    raise ImportError(
+                        f"{file}: {part} is bfloat16, for which NumPy needs ml_dtypes: {INSTALL_ML_DTYPES}"
+                    )
                 arrays[part] = tensors.get_tensor(part)
         part = "description"
         description = json.loads(metadata[FORMAT])

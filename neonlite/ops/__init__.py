@@ -7,7 +7,7 @@
 
 Gradient rules ignore broadcasting: ``Autodiff`` sums each gradient to the shape of its operand. The backend methods,
 the type stub, docs/ops.md and most tests are generated from this table; shape inference, the executors and Autodiff
-read it. Functions longer than a line are in functions.py and linalg.py, shape rules in shapes.py, the formulas of
+read it. Functions longer than a line and shape rules are in functions.py, images.py and linalg.py, the formulas of
 composite ops (``softmax``, ``layer_norm``) in composites.py. Functions of several ops that print as these (``mean``,
 ``clip``) are methods of the backend, in tree_methods.py.
 """
@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
-from neonlite.dtypes import FLOAT_DTYPES
-from neonlite.ops import composites, functions, images, linalg, recurrent, shapes
-from neonlite.ops.shapes import Shape, Strides
+from neonlite.ops import composites, functions, images, linalg, recurrent
+from neonlite.ops.functions import Shape, Strides
+from neonlite.typing import FLOAT_DTYPES
 
 
 def missing_gradient(*_: object, **__: object) -> NoReturn:
@@ -127,7 +127,7 @@ class Op:
     @property
     def has_axis(self) -> bool:
         """Whether the op reduces the axes that its attribute ``axis`` lists."""
-        return self.kind == "reduction" or self.shape_fn is shapes.nonempty_reduction_shape
+        return self.kind == "reduction" or self.shape_fn is functions.nonempty_reduction_shape
 
     def flops(self, z: Shape, *operands: Shape) -> int:
         """Return the floating-point operations for the shapes of the result and the operands."""
@@ -142,7 +142,7 @@ class Op:
 
 POSITIVE_RANGE = (0.3, 3.0)
 REDUCTION: dict[str, Any] = {"kind": "reduction"}
-NONEMPTY: dict[str, Any] = {"shape_fn": shapes.nonempty_reduction_shape}
+NONEMPTY: dict[str, Any] = {"shape_fn": functions.nonempty_reduction_shape}
 VIEW: dict[str, Any] = {"kind": "view", "promoted_operands": slice(0, 1)}
 PRODUCT: dict[str, Any] = {"kind": "library", "flops_fn": functions.matmul_flops, "symbol": "@"}
 
@@ -182,23 +182,23 @@ ELEMENTARY_OPS: tuple[Op, ...] = (
        lambda be, dz, z, c, x, y: (None, be.where(c, dz, 0), be.where(c, 0, dz)),
        "x where c is not 0, else y", arity=3, promoted_operands=slice(1, None)),
     Op("sum", functions.run_sum,
-       lambda be, dz, z, x, axis, keepdims=True: (be.reshape(dz, shapes.reduction_shape(x.shape, axis=axis)),),
+       lambda be, dz, z, x, axis, keepdims=True: (be.reshape(dz, functions.reduction_shape(x.shape, axis=axis)),),
        "the sum of the elements (int64 for integers, except uint64)", result_dtype="sum", **REDUCTION),
     Op("max", lambda xp, x, axis, keepdims=True: xp.max(x, axis=axis, keepdims=keepdims),
        functions.grad_minmax_reduction, "the largest element", "max amax", **REDUCTION, **NONEMPTY),
     Op("dot", lambda xp, x, y: x @ y,
        lambda be, dz, z, x, y: (be.dot(dz, y.T), be.dot(x.T, dz)),
-       "the matrix product of two matrices", arity=2, shape_fn=shapes.dot_shape, **PRODUCT),
+       "the matrix product of two matrices", arity=2, shape_fn=functions.dot_shape, **PRODUCT),
     Op("transpose", lambda xp, x, axes: xp.permute_dims(x, axes),
        lambda be, dz, z, x, axes: (be.transpose(dz, functions.invert_permutation(axes)),),
-       "x with its axes permuted", "transpose permute_dims permute", shape_fn=shapes.transpose_shape,
-       strides_fn=shapes.transpose_strides, **VIEW),
+       "x with its axes permuted", "transpose permute_dims permute", shape_fn=functions.transpose_shape,
+       strides_fn=functions.transpose_strides, **VIEW),
     Op("reshape", lambda xp, x, to: xp.reshape(x, to),
        lambda be, dz, z, x, to: (be.reshape(dz, x.shape),), "x reshaped",
-       shape_fn=shapes.reshape_shape, strides_fn=shapes.reshape_strides, **VIEW),
+       shape_fn=functions.reshape_shape, strides_fn=functions.reshape_strides, **VIEW),
     Op("broadcast", lambda xp, x, to: xp.broadcast_to(x, to),
        lambda be, dz, z, x, to: (dz,), "x broadcast to a shape", "broadcast_to",
-       shape_fn=shapes.broadcast_to_shape, strides_fn=shapes.broadcast_strides, **VIEW),
+       shape_fn=functions.broadcast_to_shape, strides_fn=functions.broadcast_strides, **VIEW),
 )
 # fmt: on
 
@@ -206,8 +206,8 @@ ELEMENTARY_OPS: tuple[Op, ...] = (
 # --- how it is made fast, and the rest ---
 
 SHAPE_FN_BY_KIND: dict[str, Callable[..., Shape]] = {
-    "elementwise": shapes.broadcast_shapes,
-    "reduction": shapes.reduction_shape,
+    "elementwise": functions.broadcast_shapes,
+    "reduction": functions.reduction_shape,
 }
 FLOPS_FN_BY_KIND: dict[str, Callable[..., int]] = {
     "elementwise": functions.flops_per_result,
@@ -405,45 +405,45 @@ OP_TABLE: tuple[Op, ...] = (
     # --- products ---
     Op("matmul", lambda xp, x, y: x @ y,
        lambda be, dz, z, x, y: (dz @ y.T, x.T @ dz),
-       "the matrix products of two batches of matrices", arity=2, shape_fn=shapes.matmul_shape, **PRODUCT),
+       "the matrix products of two batches of matrices", arity=2, shape_fn=functions.matmul_shape, **PRODUCT),
     # --- views ---
     Op("slice", lambda xp, x, index: x[functions.to_slices(index)],
        lambda be, dz, z, x, index: (be.build("slice_backward", dz, index=index, to=x.shape),),
        "a strided slice of x: (start, count, step) for each axis",
-       shape_fn=shapes.slice_shape, strides_fn=shapes.slice_strides, **VIEW, **NO_METHOD),
+       shape_fn=functions.slice_shape, strides_fn=functions.slice_strides, **VIEW, **NO_METHOD),
     # --- slices and indices ---
     Op("slice_backward", functions.run_slice_backward,
        lambda be, dz, z, x, index, to: (be.build("slice", dz, index=index),),
-       "zeros with x written into a strided slice: the gradient of slice", shape_fn=shapes.explicit_shape, **LIBRARY,
+       "zeros with x written into a strided slice: the gradient of slice", shape_fn=functions.explicit_shape, **LIBRARY,
        **NO_METHOD),
     Op("concat", lambda xp, *parts, axis: xp.concat(parts, axis=axis),
        functions.grad_concat, "the operands concatenated along an axis", "concat concatenate cat", arity=-1,
-       shape_fn=shapes.concat_shape,
+       shape_fn=functions.concat_shape,
        **LIBRARY),
     Op("take", functions.run_take,
        lambda be, dz, z, x, indices, axis: (be.build("scatter_add", dz, indices, axis=axis, size=x.shape[axis]), None),
-       "the slices of x at the given indices along an axis", arity=2, shape_fn=shapes.take_shape, **GATHER),
+       "the slices of x at the given indices along an axis", arity=2, shape_fn=functions.take_shape, **GATHER),
     Op("scatter_add", functions.run_scatter_add,
        lambda be, dz, z, x, indices, axis, size: (be.take(dz, indices, axis), None),
        "zeros with the slices of x added at the given indices: the gradient of take",
-       arity=2, shape_fn=shapes.scatter_add_shape, flops_fn=functions.flops_per_operand, **GATHER, **NO_METHOD),
+       arity=2, shape_fn=functions.scatter_add_shape, flops_fn=functions.flops_per_operand, **GATHER, **NO_METHOD),
     Op("onehot", functions.run_onehot,
        None, "1 in the row (axis 0) or the column (axis 1) of each label, else 0",
-       shape_fn=shapes.onehot_shape, result_dtype="boolean", **GATHER),
+       shape_fn=functions.onehot_shape, result_dtype="boolean", **GATHER),
     # --- order, and cumulative ops, along an axis ---
     Op("cumulative_sum", functions.run_cumulative_sum,
        lambda be, dz, z, x, axis, reverse=False: (be.cumulative_sum(dz, axis, not reverse),),
        "the sums of the elements up to each one along an axis, or from each one on (int64 for integers, except uint64)",
-       shape_fn=shapes.broadcast_shapes, result_dtype="sum", **LIBRARY),
+       shape_fn=functions.broadcast_shapes, result_dtype="sum", **LIBRARY),
     Op("cumulative_prod", functions.run_cumulative_prod,
        functions.grad_cumulative_prod,
        "the products of the elements up to each one along an axis (int64 for integers, except uint64)",
-       shape_fn=shapes.broadcast_shapes, result_dtype="sum", **LIBRARY),
+       shape_fn=functions.broadcast_shapes, result_dtype="sum", **LIBRARY),
     Op("sort", functions.run_sort,
-       functions.grad_sort, "the elements in order along an axis", shape_fn=shapes.broadcast_shapes, **LIBRARY),
+       functions.grad_sort, "the elements in order along an axis", shape_fn=functions.broadcast_shapes, **LIBRARY),
     Op("argsort", functions.run_argsort,
        None, "the indices (int64) that sort x along an axis, with equal elements in their order",
-       shape_fn=shapes.broadcast_shapes, result_dtype="index", **LIBRARY),
+       shape_fn=functions.broadcast_shapes, result_dtype="index", **LIBRARY),
     Op("searchsorted", functions.run_searchsorted,
        None, "the index (int64) in the sorted vector x at which each value is inserted to keep the order", arity=2,
        shape_fn=functions.searchsorted_shape, result_dtype="index", **LIBRARY),
@@ -497,10 +497,10 @@ OP_TABLE: tuple[Op, ...] = (
        shape_fn=images.convolution_shape, flops_fn=images.convolution_flops, **CONVOLUTION),
     Op("conv_backward", images.run_convolution_backward,
        images.grad_convolution_backward, "the gradient of conv with respect to the images", arity=2,
-       shape_fn=shapes.explicit_shape, flops_fn=images.convolution_backward_flops, **CONVOLUTION, **NO_METHOD),
+       shape_fn=functions.explicit_shape, flops_fn=images.convolution_backward_flops, **CONVOLUTION, **NO_METHOD),
     Op("conv_update", images.run_convolution_update,
        images.grad_convolution_update, "the gradient of conv with respect to the filters", arity=2,
-       shape_fn=shapes.explicit_shape, flops_fn=images.convolution_update_flops, **CONVOLUTION, **NO_METHOD),
+       shape_fn=functions.explicit_shape, flops_fn=images.convolution_update_flops, **CONVOLUTION, **NO_METHOD),
     Op("max_pool", images.run_max_pool,
        images.grad_max_pool, "the largest pixel of each window", shape_fn=images.pooling_shape,
        flops_fn=functions.flops_per_operand, **POOLING, **NO_METHOD),
@@ -514,8 +514,8 @@ OP_TABLE: tuple[Op, ...] = (
     Op("max_unpool", images.run_max_unpool,
        lambda be, dz, z, x, y, to, **options: (be.build("max_pool_take", dz, y, **options), None),
        "zeros with x added at a position in each window: the gradient of max_pool", arity=2,
-       shape_fn=shapes.explicit_shape, promoted_operands=slice(0, 1), flops_fn=functions.flops_per_operand, **POOLING,
-       **NO_METHOD),
+       shape_fn=functions.explicit_shape, promoted_operands=slice(0, 1), flops_fn=functions.flops_per_operand,
+       **POOLING, **NO_METHOD),
     Op("roi_pool_indices", images.run_roi_pool_indices,
        None, "the index of the largest pixel of each bin of regions (5, R), -1 for a bin without pixels", arity=2,
        shape_fn=images.roi_pool_indices_shape, result_dtype="index", flops_fn=functions.flops_per_operand,
@@ -527,7 +527,7 @@ OP_TABLE: tuple[Op, ...] = (
     Op("sum_unpool", images.run_sum_unpool,
        lambda be, dz, z, x, to, **options: (be.build("sum_pool", dz, **options),),
        "zeros with x added to each pixel of a window: the gradient of sum_pool", result_dtype="float",
-       shape_fn=shapes.explicit_shape, flops_fn=functions.flops_per_operand, **POOLING, **NO_METHOD),
+       shape_fn=functions.explicit_shape, flops_fn=functions.flops_per_operand, **POOLING, **NO_METHOD),
     # --- recurrence over time: sequences (F, T N) ---
     *recurrent_ops("rnn", recurrent.rnn, 5, "a simple recurrent layer"),
     *recurrent_ops("lstm", recurrent.lstm, 6, "an LSTM"),
@@ -539,10 +539,10 @@ OP_TABLE: tuple[Op, ...] = (
     # --- linear algebra: matrices on the last two axes ---
     Op("tril", lambda xp, x, *, k=0: xp.tril(x, k=k),
        lambda be, dz, z, x, k=0: (be.tril(dz, k),), "x with 0 above diagonal k of its matrices",
-       shape_fn=shapes.broadcast_shapes, **LIBRARY),
+       shape_fn=functions.broadcast_shapes, **LIBRARY),
     Op("triu", lambda xp, x, *, k=0: xp.triu(x, k=k),
        lambda be, dz, z, x, k=0: (be.triu(dz, k),), "x with 0 below diagonal k of its matrices",
-       shape_fn=shapes.broadcast_shapes, **LIBRARY),
+       shape_fn=functions.broadcast_shapes, **LIBRARY),
     Op("cholesky", linalg.run_cholesky,
        linalg.grad_cholesky,
        "the triangular factor L of positive definite matrices, L L^T = (x + x^T) / 2; L^T if upper",
@@ -596,12 +596,13 @@ OP_TABLE: tuple[Op, ...] = (
        shape_fn=linalg.square_shape, **MATRIX),
     # --- random: the operand is a RandomSource, so that two nodes are two independent samples ---
     Op("rand", lambda xp, source, to: source.uniform(to),
-       None, "random numbers from the uniform distribution on [0, 1)", kind="random", shape_fn=shapes.explicit_shape),
+       None, "random numbers from the uniform distribution on [0, 1)", kind="random",
+       shape_fn=functions.explicit_shape),
     Op("randn", lambda xp, source, to: source.normal(to),
        None, "random numbers from the standard normal distribution",
-       kind="random", shape_fn=shapes.explicit_shape),
+       kind="random", shape_fn=functions.explicit_shape),
     Op("random_mask", lambda xp, source, to, keep: source.mask(to, keep),
-       None, "ones with the probability keep, and zeros", kind="random", shape_fn=shapes.explicit_shape),
+       None, "ones with the probability keep, and zeros", kind="random", shape_fn=functions.explicit_shape),
     # --- structural ---
     Op("assign", lambda xp, x, y: y,
        missing_gradient, "y, written to the tensor x", arity=2, kind="structural", promoted_operands=slice(0, 1)),

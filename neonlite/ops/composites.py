@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from neonlite.typing import AxisLike, BackendBase, Operand
+
 if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
     from neonlite.ops.functions import Gradients
-    from neonlite.typing import AxisLike, Operand
 
 GELU_SCALE, GELU_CUBE = math.sqrt(8 / math.pi), 0.044715
 GELU_LIMIT = 25.0  # beyond it the logistic function is 0 or 1, and the cube could overflow

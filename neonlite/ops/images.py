@@ -12,13 +12,11 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from neonlite.ops.functions import accumulation_dtype, normalize_indices
-from neonlite.ops.shapes import Shape
+from neonlite.ops.functions import Shape, accumulation_dtype, normalize_indices
+from neonlite.typing import BackendBase, Namespace, NativeArray, Operand
 
 if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
     from neonlite.ops.functions import Gradients
-    from neonlite.typing import Namespace, NativeArray, Operand
 
 Slices = tuple[Any, ...]
 Padding = tuple[tuple[int, int], ...]  # (before, after) for each axis

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from neonlite.ops.shapes import Shape, broadcast_shapes
+from neonlite.ops.functions import Shape, broadcast_shapes
+from neonlite.typing import BackendBase, Namespace, NativeArray, Operand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from neonlite.backend.base import BackendBase
     from neonlite.ops.functions import Gradients
-    from neonlite.typing import Namespace, NativeArray, Operand
 
 
 # --- forward functions ---

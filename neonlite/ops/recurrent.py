@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from neonlite.ops.functions import accumulation_dtype
-from neonlite.ops.shapes import Shape
+from neonlite.ops.functions import Shape, accumulation_dtype
+from neonlite.typing import BackendBase, Namespace, NativeArray, Operand
 
 if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
     from neonlite.ops.functions import Gradients
-    from neonlite.typing import Namespace, NativeArray, Operand
 
 Functions = Sequence[Callable[..., Any]]  # the activation function, and that of the gates; or their derivatives
 # {name of an activation function: (f(be, x), dE/dx of y = f(x) as a function of be, dE/dy and y)}

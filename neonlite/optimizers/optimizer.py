@@ -18,25 +18,18 @@ from operator import add, is_
 from typing import TYPE_CHECKING, Any, Self
 
 from neonlite.backend import Backend, NervanaObject, Tensor
-from neonlite.backend.attributes import AttributeSnapshot, can_replay
 from neonlite.backend.batch_size import global_batch_size, require_batch_size
+from neonlite.backend.objects import AttributeSnapshot, can_replay, constructor_arguments
 from neonlite.backend.planning.assignment import CompiledAssignment, write_array
-from neonlite.backend.serialization import constructor_arguments
 from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
-from neonlite.backend.validation import (
-    boolean,
-    check_attributes,
-    check_boolean_fields,
-    check_number,
-    check_signature,
-)
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
+from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number, check_signature
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
 from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
 from neonlite.optree import OpTreeNode
 from neonlite.tree_structure import refuse_in_trace, untraced, use_in_trace
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer

@@ -24,12 +24,12 @@ from neonlite.optimizers.optimizer import (
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
 from neonlite.optree import OpTreeNode
 from neonlite.tree_structure import untraced
+from neonlite.typing import OperandLike
 
 if TYPE_CHECKING:
     from neonlite.backend import Backend
     from neonlite.layers import Layer
     from neonlite.optree import Operand
-    from neonlite.typing import OperandLike
 
 
 @checked_dataclass

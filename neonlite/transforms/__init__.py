@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from neonlite.backend.attributes import declare_builtin
+from neonlite.backend.objects import declare_builtin
 from neonlite.name_hints import module_getattr
 from neonlite.transforms.activation import (
     GELU,

@@ -8,12 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.op_cases import (
-    LAYOUTS,
-    Case,
-    check_gradient,
-    check_value,
-)
+from helpers.op_cases import LAYOUTS, Case, check_gradient, check_value
 from helpers.op_checks import OWN, check_second_order
 from helpers.reference import REFERENCE, each
 

@@ -11,7 +11,7 @@ import pytest
 from helpers.runtimes import back, lacks
 
 from neonlite import Backend
-from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.typing import FLOAT_DTYPES
 
 Array = np.ndarray[Any, Any]
 

@@ -11,8 +11,8 @@ from helpers.runtimes import RUNTIMES, back
 
 from neonlite import Autodiff, Backend, Tensor
 from neonlite.backend.measure import ThreadEnd
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree import OpTreeNode
+from neonlite.typing import FLOAT_DTYPES
 
 
 def array(*shape: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 from neonlite.backend.transaction import atomic, begin_last_write, on_failure, restore_on_failure
 
 main_thread_receives_ctrl_c = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -90,7 +90,7 @@ def test_a_nested_transaction_is_part_of_the_outer_one():
 
 
 def test_a_thread_that_cannot_start_fails_before_the_work_begins(monkeypatch):
-    before, starts, start = thread_pool.get_num_threads(), [], threading.Thread.start
+    before, starts, start = concurrency.get_num_threads(), [], threading.Thread.start
 
     def fail_at_second(thread):
         starts.append(thread)
@@ -98,14 +98,14 @@ def test_a_thread_that_cannot_start_fails_before_the_work_begins(monkeypatch):
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    thread_pool.set_threads(3)
+    concurrency.set_threads(3)
     monkeypatch.setattr(threading.Thread, "start", fail_at_second)
     done = []
     try:
         with pytest.raises(RuntimeError, match="can't start"):
-            thread_pool.parallel_for(done.extend, 10)
+            concurrency.parallel_for(done.extend, 10)
         assert done == []
-        thread_pool.parallel_for(done.extend, 10)
+        concurrency.parallel_for(done.extend, 10)
         assert sorted(done) == list(range(10))
     finally:
-        thread_pool.set_threads(before)
+        concurrency.set_threads(before)

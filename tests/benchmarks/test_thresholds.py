@@ -17,7 +17,7 @@ pytest.importorskip("threadpoolctl")
 import thresholds
 from thresholds import CASES, CONSTANTS, HIGH, THRESHOLDS, Threshold
 
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 from neonlite.backend.runtimes.onednn.bindings import get_library
 
 THREADS_ALONE = "chain threads"  # changes the number of threads of a call, and no call
@@ -91,7 +91,7 @@ def test_the_other_way_runs_on_both_sides_of_each_threshold(
         request.getfixturevalue("without_onednn")
     elif get_library() is None:
         pytest.skip("oneDNN is not installed")
-    monkeypatch.setattr(thread_pool, "_num_threads", case.threads[0])
+    monkeypatch.setattr(concurrency, "_num_threads", case.threads[0])
     with thresholds.restored(case.constant) as value:
         for size, other in zip(case.sizes[1:3], (case.low, HIGH), strict=True):
             chosen, forced = (thresholds.forced(case.constant, x, case.create, size, "cpu") for x in (value, other))

@@ -9,10 +9,7 @@ import pytest
 from helpers.small_models import data, fit, start
 
 from neonlite import callbacks as neonlite_callbacks
-from neonlite.callbacks import (
-    Callback,
-    Callbacks,
-)
+from neonlite.callbacks import Callback, Callbacks
 
 
 class EventRecorder(Callback):

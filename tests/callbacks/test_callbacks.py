@@ -24,13 +24,7 @@ from neonlite.callbacks import (
 )
 from neonlite.models import Model
 from neonlite.optimizers import Adam
-from neonlite.transforms import (
-    Accuracy,
-    ConfusionMatrix,
-    CrossEntropyMulti,
-    PrecisionRecall,
-    TopKMisclassification,
-)
+from neonlite.transforms import Accuracy, ConfusionMatrix, CrossEntropyMulti, PrecisionRecall, TopKMisclassification
 
 
 def test_the_history_is_written_to_hdf5(tmp_path):

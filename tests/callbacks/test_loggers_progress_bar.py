@@ -14,14 +14,8 @@ from typing import Any
 import pytest
 from helpers.small_models import Stop, data, fit, start
 
-from neonlite.callbacks import (
-    Callback,
-    Callbacks,
-    ProgressBarCallback,
-)
-from neonlite.transforms import (
-    Accuracy,
-)
+from neonlite.callbacks import Callback, Callbacks, ProgressBarCallback
+from neonlite.transforms import Accuracy
 
 # --- the bar ---------------------------------------------------------------------------------------------------------
 

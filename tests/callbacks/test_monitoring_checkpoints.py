@@ -13,7 +13,7 @@ import pytest
 from helpers.small_models import Stop, data, fit, normalized, same, start
 
 from neonlite import gen_backend
-from neonlite.backend import serialization
+from neonlite.backend import objects
 from neonlite.callbacks import (
     BatchNormTuneCallback,
     Callback,
@@ -25,10 +25,7 @@ from neonlite.callbacks import (
 )
 from neonlite.models import Model
 from neonlite.optimizers import Adam
-from neonlite.transforms import (
-    Accuracy,
-    CrossEntropyMulti,
-)
+from neonlite.transforms import Accuracy, CrossEntropyMulti
 
 
 def test_checkpoints_are_written_and_the_last_ones_remain(tmp_path):
@@ -95,7 +92,7 @@ def every_kind(model: Model, folder: Any, train: Any, stop: Any = None) -> Callb
 @pytest.mark.parametrize("at", [(0, 0), (0, 7), (1, 3), (2, 0), (3, 6)])
 def test_a_resumed_training_writes_the_same_files(tmp_path, at, monkeypatch):
     def new_process() -> None:  # default names are numbered from 0 again
-        monkeypatch.setattr(serialization, "_name_counters", defaultdict(itertools.count))
+        monkeypatch.setattr(objects, "_name_counters", defaultdict(itertools.count))
 
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     for folder in (straight, resumed):

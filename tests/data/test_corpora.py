@@ -14,16 +14,7 @@ from helpers.allocations import buffers
 from helpers.token_minibatches import bits, decode
 
 import neonlite as nl
-from neonlite.data import (
-    PTB,
-    Corpus,
-    HutterPrize,
-    Shakespeare,
-    Text,
-    TextNMT,
-    python_docs,
-    text_file,
-)
+from neonlite.data import PTB, Corpus, HutterPrize, Shakespeare, Text, TextNMT, python_docs, text_file
 
 POEM = "the quick brown fox jumps over the lazy dog, and then it sleeps.\n" * 3
 

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 from helpers.minibatches import bits, delay_filling, indices, prefetch_threads, rows
 
-from neonlite.data import (
-    ArrayIterator,
-    HDF5Iterator,
-    HDF5IteratorAutoencoder,
-    HDF5IteratorOneHot,
-)
+from neonlite.data import ArrayIterator, HDF5Iterator, HDF5IteratorAutoencoder, HDF5IteratorOneHot
 
 # --- HDF5 ----------------------------------------------------------------------------------------------------------
 

@@ -12,12 +12,7 @@ from helpers.minibatches import bits, epoch, in_order, indices, joined, rows, te
 from helpers.runtimes import RUNTIMES
 
 import neonlite as nl
-from neonlite.data import (
-    ArrayIterator,
-    Flip,
-    NervanaDataIterator,
-    Shift,
-)
+from neonlite.data import ArrayIterator, Flip, NervanaDataIterator, Shift
 from neonlite.data.minibatches import Epoch, permutation
 
 SIZES = [(10, 4), (8, 4), (5, 5), (7, 3), (9, 8), (4, 1), (13, 5)]

@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 from helpers.minibatches import delay_filling, epoch, in_order, prefetch_threads, rows
 
-from neonlite.data import (
-    ArrayIterator,
-    Flip,
-)
+from neonlite.data import ArrayIterator, Flip
 from neonlite.data.minibatches import prefetch
 
 # --- prefetching --------------------------------------------------------------------------------------------------

@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 from helpers.minibatches import joined, rows, textbook_order
 
-from neonlite.data import (
-    ArrayIterator,
-    Crop,
-    Flip,
-    Shift,
-)
+from neonlite.data import ArrayIterator, Crop, Flip, Shift
 
 # --- images, changed -----------------------------------------------------------------------------------------------
 

@@ -14,16 +14,7 @@ from helpers.allocations import buffers
 from helpers.token_minibatches import bits, decode, flat
 
 import neonlite as nl
-from neonlite.data import (
-    TOKENIZERS,
-    Text,
-    TextNMT,
-    clean_string,
-    get_paddedXY,
-    pad_data,
-    pad_sentences,
-    text_file,
-)
+from neonlite.data import TOKENIZERS, Text, TextNMT, clean_string, get_paddedXY, pad_data, pad_sentences, text_file
 from neonlite.initializers import Gaussian
 from neonlite.layers import Affine, GeneralizedCost, LookupTable, Sequential
 from neonlite.models import Model

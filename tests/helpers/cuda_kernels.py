@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from neonlite import Backend
-from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.typing import FLOAT_DTYPES
 
 DTYPES = [*FLOAT_DTYPES, "int8", "int32", "int64", "uint8", "uint32", "uint64"]
 

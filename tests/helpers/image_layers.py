@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from neonlite import Backend
-from neonlite.layers import (
-    Pooling,
-)
+from neonlite.layers import Pooling
 
 Sizes = tuple[int, ...]
 

@@ -11,15 +11,7 @@ import numpy as np
 import pytest
 
 from helpers import textbook
-from helpers.image_cases import (
-    Conv,
-    Pool,
-    axis,
-    conv_cases,
-    lrn_cases,
-    pool_cases,
-    sizes,
-)
+from helpers.image_cases import Conv, Pool, axis, conv_cases, lrn_cases, pool_cases, sizes
 from neonlite import Backend, Tensor
 
 COUNT, FEW = 120, 14  # how many shapes of each kind are tried: on NumPy, on each other runtime

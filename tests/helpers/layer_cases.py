@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.networks import (
-    Careful,
-    Gain,
-    MultiplyByTwo,
-    NDArray,
-)
+from helpers.networks import Careful, Gain, MultiplyByTwo, NDArray
 from neonlite.initializers import Gaussian
 from neonlite.layers import Activation, Affine, Bias, Dropout, Layer, Linear, Sequential
 from neonlite.transforms import (

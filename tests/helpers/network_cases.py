@@ -6,11 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers.networks import (
-    Careful,
-    MultiplyByTwo,
-    data,
-)
+from helpers.networks import Careful, MultiplyByTwo, data
 from helpers.textbook import conv
 from neonlite import Backend
 from neonlite.initializers import Gaussian

@@ -11,14 +11,7 @@ import pytest
 
 from helpers.reference import numerical_gradient
 from neonlite import Backend
-from neonlite.layers import (
-    BranchNode,
-    GeneralizedCost,
-    Layer,
-    ParameterLayer,
-    Sequential,
-    Tree,
-)
+from neonlite.layers import BranchNode, GeneralizedCost, Layer, ParameterLayer, Sequential, Tree
 
 NDArray = np.ndarray[Any, Any]
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")

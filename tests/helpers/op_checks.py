@@ -9,16 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from helpers.op_cases import (
-    FLAT_OPERANDS,
-    PAIRS,
-    Case,
-    by_the_book,
-    call,
-    differentiable,
-    drawn,
-    placed,
-)
+from helpers.op_cases import FLAT_OPERANDS, PAIRS, Case, by_the_book, call, differentiable, drawn, placed
 from helpers.reference import REFERENCE, each, gradient_of_operand, off, slope
 from neonlite import Autodiff, Backend
 

@@ -140,13 +140,13 @@ def products_of_all_sizes(system: str) -> None:
 
 @program
 def large_op_trees_on_several_threads(system: str) -> None:
-    be, before = new_backend(), nl.backend.thread_pool.get_num_threads()
-    nl.backend.thread_pool.set_threads(3)
+    be, before = new_backend(), nl.backend.concurrency.get_num_threads()
+    nl.backend.concurrency.set_threads(3)
     values = np.linspace(-3, 3, 600_000, dtype=np.float32).reshape(2, -1)
     x = be.array(values)
     np.testing.assert_allclose((1 / (1 + be.exp(-x))).get(), 1 / (1 + np.exp(-values)), rtol=2e-6)
     np.testing.assert_allclose(be.mean(x * x, axis=1).get()[:, 0], np.mean(values.astype(float) ** 2, 1), rtol=1e-5)
-    nl.backend.thread_pool.set_threads(before)
+    nl.backend.concurrency.set_threads(before)
 
 
 @program

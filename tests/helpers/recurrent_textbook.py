@@ -10,19 +10,9 @@ import pytest
 
 from neonlite import Backend
 from neonlite.initializers import Gaussian
-from neonlite.layers import (
-    GRU,
-    LSTM,
-    BiBNRNN,
-    BiLSTM,
-    BiRNN,
-    Recurrent,
-)
+from neonlite.layers import GRU, LSTM, BiBNRNN, BiLSTM, BiRNN, Recurrent
 from neonlite.layers.recurrent import RecurrentBase
-from neonlite.transforms import (
-    Logistic,
-    Tanh,
-)
+from neonlite.transforms import Logistic, Tanh
 
 Array = np.ndarray[Any, Any]
 G = Gaussian(scale=0.4)

@@ -15,14 +15,12 @@ from neonlite.backend.runtimes.cuda import codegen as kernels_module
 from neonlite.backend.runtimes.cuda import kernels
 from neonlite.backend.runtimes.cuda import pooling as images
 from neonlite.backend.runtimes.cuda.convolution import IM2COL_KERNEL, REORDER_KERNEL, Cudnn
-from neonlite.backend.runtimes.cuda.cublas import GemmDesc
-from neonlite.backend.runtimes.cuda.op_templates import (
-    OP_TEMPLATES,
-)
+from neonlite.backend.runtimes.cuda.libraries import GemmDesc
+from neonlite.backend.runtimes.cuda.op_templates import OP_TEMPLATES
 from neonlite.backend.runtimes.cuda.simulator import SimulatedDriver, SimulatedGPU
 from neonlite.backend.runtimes.numpy import NumPyRuntime
-from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES
 from neonlite.ops import OPS
+from neonlite.typing import FLOAT_DTYPES, INT_DTYPES
 
 
 class OpByOp(NumPyRuntime):

@@ -26,7 +26,7 @@ import array_api_compat
 import numpy as np
 
 from neonlite.backend.runtimes.cuda import libraries
-from neonlite.backend.runtimes.cuda.driver import CompileError, pack_arguments
+from neonlite.backend.runtimes.cuda.executor import CompileError, pack_arguments
 from neonlite.backend.runtimes.cuda.simulator import SimulatedDriver, compile_library
 
 # --- the machine ----------------------------------------------------------------------------------------------------

@@ -8,19 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.allocations import buffers
-from helpers.layer_cases import (
-    TRANSFORMS,
-)
-from helpers.networks import (
-    NDArray,
-    by_hand,
-    check_cost,
-    close,
-    data,
-    made_ready,
-    network,
-    targets,
-)
+from helpers.layer_cases import TRANSFORMS
+from helpers.networks import NDArray, by_hand, check_cost, close, data, made_ready, network, targets
 
 from neonlite import Backend, gen_backend
 from neonlite.initializers import Constant, Gaussian

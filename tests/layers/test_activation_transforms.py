@@ -12,13 +12,7 @@ from helpers.networks import close, ready
 from neonlite import Backend, gen_backend
 from neonlite.backend.random import RandomStreams
 from neonlite.initializers import Gaussian
-from neonlite.layers import (
-    DataTransform,
-    Linear,
-    MergeSum,
-    Sequential,
-    SkipNode,
-)
+from neonlite.layers import DataTransform, Linear, MergeSum, Sequential, SkipNode
 from neonlite.transforms import ColorNoise, Normalizer
 
 Array = np.ndarray[Any, Any]

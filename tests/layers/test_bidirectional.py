@@ -24,21 +24,8 @@ from helpers.recurrent_textbook import (
     textbook,
 )
 
-from neonlite.layers import (
-    LSTM,
-    BiBNRNN,
-    BiLSTM,
-    BiRNN,
-    BiSum,
-    DeepBiLSTM,
-    DeepBiRNN,
-    LookupTable,
-    Sequential,
-)
-from neonlite.transforms import (
-    Logistic,
-    Tanh,
-)
+from neonlite.layers import LSTM, BiBNRNN, BiLSTM, BiRNN, BiSum, DeepBiLSTM, DeepBiRNN, LookupTable, Sequential
+from neonlite.transforms import Logistic, Tanh
 
 
 @pytest.mark.parametrize("T", [1, 5])

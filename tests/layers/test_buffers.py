@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.network_cases import INIT, Grower, all_errors, listed, numbers
-from helpers.networks import (
-    MultiplyByTwo,
-    branching,
-    close,
-    data,
-    network,
-    ready,
-)
+from helpers.networks import MultiplyByTwo, branching, close, data, network, ready
 
 from neonlite import Backend, gen_backend
 from neonlite.layers import (

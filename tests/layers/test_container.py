@@ -8,20 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.allocations import buffers
-from helpers.layer_cases import (
-    PARTS,
-    mlp,
-)
-from helpers.networks import (
-    Gain,
-    MultiplyByTwo,
-    NDArray,
-    close,
-    data,
-    needs_torch,
-    network,
-    targets,
-)
+from helpers.layer_cases import PARTS, mlp
+from helpers.networks import Gain, MultiplyByTwo, NDArray, close, data, needs_torch, network, targets
 
 from neonlite import Backend, gen_backend
 from neonlite.initializers import Constant, Gaussian, Uniform

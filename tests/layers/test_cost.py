@@ -8,20 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.networks import (
-    close,
-    ready,
-)
+from helpers.networks import close, ready
 
 from neonlite import Backend, gen_backend
 from neonlite.initializers import Gaussian
-from neonlite.layers import (
-    Affine,
-    GeneralizedCost,
-    GeneralizedGANCost,
-    Linear,
-    Sequential,
-)
+from neonlite.layers import Affine, GeneralizedCost, GeneralizedGANCost, Linear, Sequential
 from neonlite.transforms import (
     CrossEntropyBinary,
     CrossEntropyMulti,

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.layer_cases import (
-    mlp,
-)
-from helpers.networks import (
-    by_hand,
-    check_cost,
-    close,
-    data,
-    network,
-    targets,
-)
+from helpers.layer_cases import mlp
+from helpers.networks import by_hand, check_cost, close, data, network, targets
 
 from neonlite.initializers import Gaussian
 from neonlite.layers import Activation, Affine, GeneralizedCost, Linear, Sequential
-from neonlite.transforms import (
-    CrossEntropyMulti,
-    Identity,
-    Softmax,
-    SumSquared,
-)
+from neonlite.transforms import CrossEntropyMulti, Identity, Softmax, SumSquared
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------

@@ -8,22 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.layer_cases import (
-    LAYERS,
-    each_layer,
-)
-from helpers.networks import (
-    by_hand,
-    data,
-)
+from helpers.layer_cases import LAYERS, each_layer
+from helpers.networks import by_hand, data
 
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Activation, Affine, BatchNorm, Bias, Dropout, Layer, Linear, Recurrent, Sequential
 from neonlite.models import Model
-from neonlite.transforms import (
-    Rectlin,
-)
+from neonlite.transforms import Rectlin
 
 rng = np.random.default_rng(0)
 

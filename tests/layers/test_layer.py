@@ -7,13 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.layer_cases import (
-    LAYERS,
-    PARTS,
-    InPlace,
-    each_layer,
-    mlp,
-)
+from helpers.layer_cases import LAYERS, PARTS, InPlace, each_layer, mlp
 from helpers.networks import Gain, by_hand, check_numerical_gradients, close, data, made_ready, network, rows
 from helpers.parametrize import thinned
 from helpers.reference import numerical_gradient
@@ -21,10 +15,7 @@ from helpers.reference import numerical_gradient
 from neonlite import gen_backend
 from neonlite.initializers import Gaussian
 from neonlite.layers import Activation, Affine, Bias, Dropout, Layer, Linear, Sequential
-from neonlite.transforms import (
-    Rectlin,
-    Tanh,
-)
+from neonlite.transforms import Rectlin, Tanh
 
 SHAPES = [1, 7, (5, 3), (3, 2, 5)]
 

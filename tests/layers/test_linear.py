@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.networks import (
-    by_hand,
-    close,
-    data,
-)
+from helpers.networks import by_hand, close, data
 
 from neonlite.initializers import Gaussian
 from neonlite.layers import Affine, Bias, Linear, Sequential

@@ -18,10 +18,7 @@ from neonlite.layers import (
     Deconvolution,
     Linear,
 )
-from neonlite.transforms import (
-    Rectlin,
-    Tanh,
-)
+from neonlite.transforms import Rectlin, Tanh
 
 
 def test_an_affine_is_a_list_of_the_requested_layers():

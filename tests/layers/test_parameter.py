@@ -6,22 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers.layer_cases import (
-    mlp,
-)
-from helpers.networks import (
-    by_hand,
-    close,
-    data,
-    network,
-)
+from helpers.layer_cases import mlp
+from helpers.networks import by_hand, close, data, network
 
 from neonlite.initializers import Array, Constant, Gaussian
 from neonlite.layers import Bias, Dropout, Linear, Sequential
 from neonlite.optimizers import Adam
-from neonlite.transforms import (
-    CrossEntropyMulti,
-)
+from neonlite.transforms import CrossEntropyMulti
 
 
 def test_parameters_are_views_of_one_buffer_and_gradients_of_another(be, rng):

@@ -20,10 +20,7 @@ from helpers.image_layers import (
 from helpers.networks import allocate
 
 from neonlite import Backend
-from neonlite.layers import (
-    LRN,
-    Pooling,
-)
+from neonlite.layers import LRN, Pooling
 
 Sizes = tuple[int, ...]
 

@@ -52,17 +52,7 @@ from neonlite.layers import (
 from neonlite.models import Model
 from neonlite.optimizers import Adam, GradientDescentMomentum
 from neonlite.optree import postorder
-from neonlite.transforms import (
-    GELU,
-    CrossEntropyMulti,
-    Identity,
-    Logistic,
-    Rectlin,
-    Sign,
-    Softmax,
-    SumSquared,
-    Tanh,
-)
+from neonlite.transforms import GELU, CrossEntropyMulti, Identity, Logistic, Rectlin, Sign, Softmax, SumSquared, Tanh
 
 # --- the textbook: one step after another, gate by gate; x, h and all errors are (T, features, N) -------------------
 

@@ -26,21 +26,11 @@ from neonlite import gen_backend
 from neonlite.callbacks import CallbackBase
 from neonlite.data import Text
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import (
-    LSTM,
-    Affine,
-    BiRNN,
-    Recurrent,
-)
+from neonlite.layers import LSTM, Affine, BiRNN, Recurrent
 from neonlite.models import CheckpointError, Model
 from neonlite.models.training_state import TrainingState, write_checkpoint
 from neonlite.optimizers import Adam
-from neonlite.transforms import (
-    CrossEntropyMulti,
-    Logistic,
-    Softmax,
-    Tanh,
-)
+from neonlite.transforms import CrossEntropyMulti, Logistic, Softmax, Tanh
 
 
 @pytest.mark.parametrize("N", [1, 4])

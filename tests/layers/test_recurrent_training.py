@@ -11,7 +11,7 @@ import pytest
 
 import neonlite as nl
 from neonlite import Autodiff, Backend
-from neonlite.backend.attributes import AttributeSnapshot
+from neonlite.backend.objects import AttributeSnapshot
 from neonlite.initializers import Gaussian
 from neonlite.layers import GRU, LSTM, Affine, BiBNRNN, BiLSTM, BiRNN, Recurrent, Seq2Seq, Sequential
 from neonlite.transforms import Rectlin

@@ -49,14 +49,7 @@ from neonlite.layers import (
     check_layer,
 )
 from neonlite.optimizers import GradientDescentMomentum
-from neonlite.transforms import (
-    Identity,
-    Logistic,
-    MeanSquared,
-    Rectlin,
-    Softmax,
-    Tanh,
-)
+from neonlite.transforms import Identity, Logistic, MeanSquared, Rectlin, Softmax, Tanh
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import neonlite.layers
-from neonlite.backend.serialization import find_class
+from neonlite.backend.objects import find_class
 
 MOVED = {  # module of a class in files written before it moved
     "binary": "BinaryLinear",

@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.network_cases import INIT, all_errors
-from helpers.networks import (
-    Careful,
-    Gain,
-    branching,
-    close,
-    data,
-    ready,
-)
+from helpers.networks import Careful, Gain, branching, close, data, ready
 
 import neonlite.layers
 from neonlite.initializers import Constant, IdentityInit

@@ -10,20 +10,9 @@ from helpers.network_steps import inputs, ready, step
 
 from neonlite import NervanaObject
 from neonlite.initializers import Constant, Gaussian, IdentityInit
-from neonlite.layers import (
-    Affine,
-    Bias,
-    Conv,
-    Convolution,
-    Convolution_bias,
-    Layer,
-    Linear,
-    Sequential,
-)
+from neonlite.layers import Affine, Bias, Conv, Convolution, Convolution_bias, Layer, Linear, Sequential
 from neonlite.optimizers import Adam, GradientDescentMomentum
-from neonlite.transforms import (
-    Tanh,
-)
+from neonlite.transforms import Tanh
 
 G = Gaussian(scale=0.3)
 

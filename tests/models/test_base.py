@@ -7,17 +7,7 @@ from typing import Any
 import pytest
 
 import neonlite as nl
-from neonlite.layers import (
-    Affine,
-    BranchNode,
-    Conv,
-    Dropout,
-    Linear,
-    MergeSum,
-    Sequential,
-    SkipNode,
-    Tree,
-)
+from neonlite.layers import Affine, BranchNode, Conv, Dropout, Linear, MergeSum, Sequential, SkipNode, Tree
 from neonlite.models import Model
 
 # --- layers by name and position -------------------------------------------------------------------------------------

@@ -11,16 +11,11 @@ from helpers.small_models import Nothing, data, network, start
 
 from neonlite.callbacks import CallbackBase
 from neonlite.data import NervanaDataIterator
-from neonlite.layers import (
-    BatchNorm,
-)
+from neonlite.layers import BatchNorm
 from neonlite.models import Benchmark, Model
 from neonlite.models.training_state import TrainingState
 from neonlite.optimizers import Adam
-from neonlite.transforms import (
-    CrossEntropyMulti,
-    MeanSquared,
-)
+from neonlite.transforms import CrossEntropyMulti, MeanSquared
 
 # --- benchmarks ------------------------------------------------------------------------------------------------------
 

@@ -31,15 +31,7 @@ from neonlite.models import CheckpointError, Model
 from neonlite.models.training_state import read_checkpoint, write_checkpoint
 from neonlite.optimizers import Adam, GradientDescentMomentum
 from neonlite.optimizers.rules import OPTIMIZERS
-from neonlite.transforms import (
-    CrossEntropyBinary,
-    CrossEntropyMulti,
-    Logistic,
-    MeanSquared,
-    Rectlin,
-    Softmax,
-    Tanh,
-)
+from neonlite.transforms import CrossEntropyBinary, CrossEntropyMulti, Logistic, MeanSquared, Rectlin, Softmax, Tanh
 
 init = GlorotUniform()
 TRAINING = Path(__file__).parents[2] / "docs" / "training.md"

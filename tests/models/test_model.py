@@ -15,25 +15,10 @@ from neonlite import gen_backend
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import (
-    BranchNode,
-    GeneralizedCost,
-    GeneralizedCostMask,
-    Linear,
-    Multicost,
-    SingleOutputTree,
-    Tree,
-)
+from neonlite.layers import BranchNode, GeneralizedCost, GeneralizedCostMask, Linear, Multicost, SingleOutputTree, Tree
 from neonlite.models import CheckpointError, Model
 from neonlite.optimizers import Adam, GradientDescentMomentum
-from neonlite.transforms import (
-    Accuracy,
-    CrossEntropyMulti,
-    MeanSquared,
-    Misclassification,
-    PrecisionRecall,
-    SumSquared,
-)
+from neonlite.transforms import Accuracy, CrossEntropyMulti, MeanSquared, Misclassification, PrecisionRecall, SumSquared
 
 # --- training --------------------------------------------------------------------------------------------------------
 

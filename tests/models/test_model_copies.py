@@ -14,11 +14,7 @@ import pytest
 from helpers.small_models import data, network, same, start
 
 import neonlite as nl
-from neonlite.layers import (
-    Affine,
-    GenerativeAdversarial,
-    Linear,
-)
+from neonlite.layers import Affine, GenerativeAdversarial, Linear
 from neonlite.models import GAN, Model
 from neonlite.optimizers import Adam
 from neonlite.transforms import CrossEntropyMulti

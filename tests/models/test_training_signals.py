@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from helpers.small_models import data, same, start
 
-from neonlite.backend import lock
+from neonlite.backend import concurrency
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.models import Model
 from neonlite.models.training_state import read_checkpoint
@@ -172,7 +172,7 @@ def test_a_signal_at_the_very_end_of_a_training_is_not_lost(number, monkeypatch)
         fit(model, data(), Adam(), SignalAt("end", number))
     assert model.epoch_index == 3
     assert ended.type is KeyboardInterrupt or ended.value.code == 128 + number
-    with pytest.raises((KeyboardInterrupt, SystemExit)), lock.DeferredInterrupt(is_training=True):
+    with pytest.raises((KeyboardInterrupt, SystemExit)), concurrency.DeferredInterrupt(is_training=True):
         os.kill(os.getpid(), number)
 
 
@@ -189,7 +189,7 @@ def test_a_system_without_sighup_has_the_others(monkeypatch):
     fewer = ModuleType("signal")
     vars(fewer).update({name: value for name, value in vars(signal).items() if name != "SIGHUP"})
     monkeypatch.setitem(sys.modules, "signal", fewer)
-    result = runpy.run_path(lock.__file__)["ENDING"]
+    result = runpy.run_path(concurrency.__file__)["ENDING"]
     assert set(result) == {signal.SIGINT, signal.SIGTERM}
 
 

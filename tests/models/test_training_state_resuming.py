@@ -13,7 +13,7 @@ from helpers.checkpoint_files import assert_rejected, drop, full_state, put, tra
 from helpers.small_models import CLASSES, Interrupting, blobs, data, network, same, start
 
 from neonlite import gen_backend
-from neonlite.backend.serialization import Serializable, find_class
+from neonlite.backend.objects import Serializable, find_class
 from neonlite.callbacks import CallbackBase, EarlyStop
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian

@@ -3,7 +3,7 @@
 The cases are generated from the table, so a new elementwise op or reduction is tested automatically once it has a
 reference; any other op fails ``test_every_op_has_...`` until it has cases.
 
-Tests ``neonlite/ops/__init__.py``, ``neonlite/ops/functions.py`` and ``neonlite/ops/shapes.py``.
+Tests ``neonlite/ops/__init__.py``, ``neonlite/ops/functions.py`` and ``neonlite/ops/functions.py``.
 """
 
 from __future__ import annotations

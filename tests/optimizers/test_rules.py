@@ -24,14 +24,7 @@ from helpers.optimizer_equations import (
 )
 
 import neonlite as nl
-from neonlite.optimizers import (
-    Adadelta,
-    Adagrad,
-    Adam,
-    AdamW,
-    MultiOptimizer,
-    RMSProp,
-)
+from neonlite.optimizers import Adadelta, Adagrad, Adam, AdamW, MultiOptimizer, RMSProp
 
 
 class Bias(Layer):

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any
 from neonlite import messages
 from neonlite.backend.measure import format_bytes
 from neonlite.backend.planning.steps import Stage, StepList, build_stages
-from neonlite.dtypes import dtype_bits
-from neonlite.ops.shapes import is_contiguous
+from neonlite.ops.functions import is_contiguous
 from neonlite.tree_structure import Info, Leaves
-from neonlite.typing import OperandLike
+from neonlite.typing import OperandLike, dtype_bits
 
 if TYPE_CHECKING:
     pass

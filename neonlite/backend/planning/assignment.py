@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.base import BackendBase, Untracked
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache
 from neonlite.backend.creation import to_host_array
 from neonlite.backend.measure import OutOfMemoryError
 from neonlite.backend.planning import Plan, layout
@@ -19,7 +18,7 @@ from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_open, sequence
 from neonlite.messages import describe, owners
 from neonlite.ops import OPS
-from neonlite.ops.shapes import can_broadcast
+from neonlite.ops.functions import can_broadcast
 from neonlite.optree import Operand, OpTreeNode, create_node, postorder
 from neonlite.tree_structure import (
     STATIC_INTS,
@@ -29,7 +28,7 @@ from neonlite.tree_structure import (
     refuse_in_trace,
     traces,
 )
-from neonlite.typing import ArrayLike, NativeArray
+from neonlite.typing import ArrayLike, BackendBase, NativeArray, Untracked
 
 USE_ASSIGN = "Assign in the function: out[:] = tree, or be.assign([out], [tree])"
 MAX_CACHED_PLANS = 1024  # per backend

@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
-from neonlite.backend.lock import create_lock
+from neonlite.backend.concurrency import create_lock
 from neonlite.backend.measure import Allocation, Memory
 from neonlite.backend.planning import Plan
 from neonlite.optree import Operand

@@ -13,11 +13,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from neonlite.dtypes import LIMITS, dtype_bits, overflow_message
 from neonlite.ops import OPS, Op
-from neonlite.ops.shapes import Shape, contiguous_strides
+from neonlite.ops.functions import Shape, contiguous_strides
 from neonlite.tree_structure import Above, Below, Constant, Info, Instruction, Leaves, OperandId, lower_to_instructions
-from neonlite.typing import OperandLike
+from neonlite.typing import LIMITS, OperandLike, dtype_bits, overflow_message
 
 
 class Step(NamedTuple):

@@ -5,15 +5,10 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from neonlite.backend.base import BackendBase, Untracked
 from neonlite.backend.validation import one_of
-from neonlite.dtypes import FLOAT_DTYPES
-from neonlite.typing import DTypeLike
-
-if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
+from neonlite.typing import FLOAT_DTYPES, BackendBase, DTypeLike, Untracked
 
 Shape = tuple[int, ...]
 WindowOffsets = list[tuple[int, slice, slice]]  # (index in the window, slice of the output, slice of the input)

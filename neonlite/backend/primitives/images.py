@@ -9,7 +9,6 @@ from typing import Any, overload
 
 import numpy as np
 
-from neonlite.backend.base import BackendBase
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.layout import find_images
 from neonlite.backend.primitives.geometry import ConvLayer, LayerObject, LRNLayer, PoolLayer, check_ints
@@ -27,6 +26,7 @@ from neonlite.backend.primitives.operands import (
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import instance
 from neonlite.messages import describe
+from neonlite.typing import BackendBase
 
 INPUT_AXES, FILTER_AXES, OUTPUT_AXES = "(C, D, H, W, N)", "(C, T, R, S, K)", "(K, M, P, Q, N)"
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from neonlite.backend.planning.layout import (
     ImageOperand,
@@ -23,13 +23,9 @@ from neonlite.backend.planning.layout import (
 from neonlite.backend.primitives.geometry import LayerObject, with_error_prefix
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_open
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.tree_structure import refuse_in_trace
-from neonlite.typing import NativeArray
-
-if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, BackendBase, NativeArray
 
 NUMBER_TYPES = (float, int, Real)  # isinstance is slowest for Real, so it comes last
 

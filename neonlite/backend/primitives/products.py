@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from neonlite.backend.base import BackendBase
 from neonlite.backend.errstate import ignore_fp_errors, restore_fp_errors
 from neonlite.backend.planning.layout import read_chwn, write_chwn
 from neonlite.backend.primitives.geometry import check_ints, with_error_prefix
@@ -18,10 +17,10 @@ from neonlite.backend.primitives.operands import (
 )
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_open, check_shape
-from neonlite.dtypes import HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.tree_structure import traces
+from neonlite.typing import HALF_DTYPES, BackendBase
 
 
 class MatmulMethods(BackendBase):

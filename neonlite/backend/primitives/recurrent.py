@@ -17,10 +17,10 @@ from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.tensor import Tensor
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
+from neonlite.ops.functions import Shape
 from neonlite.ops.recurrent import CELLS, activation_names, derivatives_of, functions_of
-from neonlite.ops.shapes import Shape
 from neonlite.tree_structure import untraced
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.typing import NativeArray as Array
 
 CompilePlan = Callable[[Plan], Callable[[Sequence[Array], Sequence[Array]], None]]  # of an executor

@@ -22,13 +22,13 @@ T = TypeVar("T")
 BUILTIN_RUNTIMES = {
     "cpu": ("neonlite.backend.runtimes.numpy", "NumPyRuntime", "pip install numpy"),
     "mkl": ("neonlite.backend.runtimes.mkl", "MKLRuntime", 'pip install "neonlite[mkl]"'),
-    "torch": ("neonlite.backend.runtimes.array_api", "TorchRuntime", "pip install torch"),
+    "torch": ("neonlite.backend.runtimes.base", "TorchRuntime", "pip install torch"),
     "gpu": (
         "neonlite.backend.runtimes.cuda",
         "CuPyRuntime",
         'pip install "neonlite[cuda13]" (where nvidia-smi shows "CUDA Version: 12", "neonlite[cuda12]")',
     ),
-    "strict": ("neonlite.backend.runtimes.array_api", "StrictRuntime", "pip install array-api-strict"),
+    "strict": ("neonlite.backend.runtimes.base", "StrictRuntime", "pip install array-api-strict"),
 }
 # modules that compute parts of the runtimes for NumPy arrays faster. Each has ``MIXINS``, {class of a runtime: subclass
 # of it that is used instead}, and ``version_info()``. One that is missing is left out.

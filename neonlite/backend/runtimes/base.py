@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
+from neonlite.backend.concurrency import parallel_for
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.measure import Allocation, DeviceMemory, MemoryTracker, OutOfMemoryError, format_bytes
 from neonlite.backend.planning import Plan
@@ -16,13 +19,8 @@ from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.thread_pool import parallel_for
-from neonlite.dtypes import INT_DTYPES
 from neonlite.tree_structure import Constant
-from neonlite.typing import DType, NativeArray, NumPyArray
-
-if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
+from neonlite.typing import INT_DTYPES, BackendBase, DType, NativeArray, NumPyArray, has_bfloat16
 
 # ops that run on bfloat16 itself: like views they compute no new values, or the result depends on the precision
 DATA_MOVEMENT_OPS = ("stop_gradient", "take", "concat", "slice_backward", "nextafter")
@@ -342,3 +340,74 @@ class Runtime:
     def version_info(self) -> str:
         """Return the library's version, threads and devices in one line."""
         return f"{self.xp.__name__} {getattr(self.xp, '__version__', '')}".strip()
+
+
+# --- the runtimes without code of their libraries beyond the array-API standard: PyTorch and array-api-strict ---
+
+
+class StrictRuntime(Runtime):
+    """Arrays of array-api-strict, which the constructor imports; op-trees run op by op."""
+
+    name = "strict"
+
+    def __init__(self, device_id: int = 0) -> None:
+        import array_api_strict
+
+        self.xp = array_api_strict
+        super().__init__(device_id)
+
+    def put(self, array: NumPyArray) -> NativeArray:
+        """Copy a NumPy array to an array of array-api-strict."""
+        return self.xp.asarray(np.array(array, order="C"))
+
+    def get(self, array: NativeArray) -> NumPyArray:
+        """Copy an array of array-api-strict to a NumPy array."""
+        return np.array(np.from_dlpack(array))
+
+
+# --- the 'torch' runtime: PyTorch CPU tensors through the array API ---
+
+
+class TorchRuntime(Runtime):
+    """PyTorch CPU tensors; op-trees run op by op. PyTorch is imported by the constructor."""
+
+    name = "torch"
+    dtypes: tuple[str, ...] = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
+    supports_negative_strides = False
+
+    def __init__(self, device_id: int = 0) -> None:
+        import array_api_compat.torch as namespace
+        import torch
+
+        self.xp, self.torch = namespace, torch
+        limit_threads_after_fork(torch)
+        super().__init__(device_id)
+        self.dtypes += ("bfloat16",) * has_bfloat16()
+
+    def put(self, array: NumPyArray) -> NativeArray:
+        """Copy a NumPy array to a PyTorch tensor."""
+        copy = np.array(array, order="C")
+        if copy.dtype.name == "bfloat16":  # PyTorch does not read the bfloat16 of ml_dtypes
+            return self.torch.from_numpy(copy.view(np.int16)).view(self.torch.bfloat16)
+        return self.torch.from_numpy(copy)
+
+    def get(self, array: NativeArray) -> NumPyArray:
+        """Copy a PyTorch tensor to a NumPy array."""
+        return np.array(self.numpy_view(array) if array.dtype == self.torch.bfloat16 else array.numpy(), order="C")
+
+    def numpy_view(self, array: NativeArray) -> Any:
+        """Return a NumPy array that shares the memory of a tensor."""
+        if array.dtype == self.torch.bfloat16:
+            return array.view(self.torch.int16).numpy().view("bfloat16")
+        return super().numpy_view(array)
+
+    def version_info(self) -> str:
+        """Return the version and the number of threads."""
+        return f"PyTorch {self.torch.__version__}, {self.torch.get_num_threads()} threads"
+
+
+@cache
+def limit_threads_after_fork(torch: Any) -> None:
+    """Let PyTorch use one thread in forked processes: its OpenMP library waits for threads that do not exist there."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))

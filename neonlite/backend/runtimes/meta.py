@@ -16,23 +16,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
+from neonlite.backend.concurrency import create_lock, parallel_for
 from neonlite.backend.errstate import IgnoreFPErrors
-from neonlite.backend.lock import create_lock
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.layout import write_chwn
-from neonlite.backend.primitives import ReferencePrimitives
-from neonlite.backend.primitives.convolution import MatmulPrimitives
+from neonlite.backend.primitives import MatmulPrimitives, ReferencePrimitives
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.thread_pool import parallel_for
 from neonlite.messages import describe
-from neonlite.typing import AxisLike, NativeArray, NumPyArray, ShapeLike
+from neonlite.typing import AxisLike, BackendBase, NativeArray, NumPyArray, ShapeLike
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from neonlite.backend.base import BackendBase
     from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
     from neonlite.backend.runtimes.base import Runner
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache, get_num_threads
 from neonlite.backend.runtimes import accelerated, accelerator_versions
 from neonlite.backend.runtimes.native import (
     ROW_MAJOR,
@@ -29,7 +29,6 @@ from neonlite.backend.runtimes.native import (
 )
 from neonlite.backend.runtimes.numpy import NumPyRuntime
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
-from neonlite.backend.thread_pool import get_num_threads
 from neonlite.typing import NumPyArray as Array
 
 LIBRARY_PATTERNS = ("libmkl_rt.so.?", "mkl_rt.?.dll")  # file names in the packages of pip and conda

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.thread_pool import get_num_threads
+from neonlite.backend.concurrency import get_num_threads
 from neonlite.typing import NumPyArray as Array
 
 ROW_MAJOR, COL_MAJOR = 101, 102  # CBLAS_LAYOUT

@@ -18,20 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neonlite import Autodiff, Backend, NervanaObject
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning import layout
 from neonlite.backend.runtimes.onednn import bindings, convolution
 from neonlite.backend.tensor import display_values
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import (
-    Affine,
-    Conv,
-    Dropout,
-    MergeSum,
-    Pooling,
-    Sequential,
-)
+from neonlite.layers import Affine, Conv, Dropout, MergeSum, Pooling, Sequential
 from neonlite.transforms import Rectlin
 
 pytestmark = pytest.mark.skipif(bindings.get_library() is None, reason=bindings.version_info())
@@ -557,16 +550,16 @@ def test_channel_sums_are_as_precise_as_float32(cpu: Backend, pixels: int, maps:
 def test_channel_sums_do_not_depend_on_threads_and_warn_of_nothing(cpu: Backend) -> None:
     nhwc = np.random.default_rng(0).standard_normal((300_000, 5)).astype(np.float32)
     nhwc[[7, -7], 3], nhwc[11, 2], seen = (np.inf, -np.inf), np.nan, set()
-    before = thread_pool.get_num_threads()
+    before = concurrency.get_num_threads()
     try:
         for n in (1, 2, 3):
-            thread_pool.set_threads(n)
+            concurrency.set_threads(n)
             out = np.empty(5, np.float32)
             with IgnoreFPErrors():
                 cpu.primitives.sum_channels(nhwc.reshape(-1), out)
             seen.add(out.tobytes())
     finally:
-        thread_pool.set_threads(before)
+        concurrency.set_threads(before)
     assert len(seen) == 1
     np.testing.assert_allclose(out[[0, 1, 4]], nhwc[:, [0, 1, 4]].sum(axis=0, dtype=float), rtol=1e-4, atol=1e-3)
     assert np.isnan(out[[2, 3]]).all()

@@ -14,11 +14,7 @@ import numpy as np
 import pytest
 from helpers.allocations import buffers
 from helpers.parametrize import DEEP
-from helpers.plans import (
-    Array,
-    batch_norm,
-    normal,
-)
+from helpers.plans import Array, batch_norm, normal
 from helpers.runtimes import back, refused
 
 from neonlite import Autodiff, Backend, tree_structure

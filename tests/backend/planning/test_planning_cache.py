@@ -19,16 +19,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.plans import (
-    batch_norm,
-    check_random_trees,
-    normal,
-)
+from helpers.plans import batch_norm, check_random_trees, normal
 from helpers.runtimes import back
 
 import neonlite.backend.planning.assignment as run_module
 from neonlite import Backend, tree_inference, tree_structure
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 from neonlite.backend.planning import PLAN_BYTES, STEP_BYTES
 from neonlite.ops import OPS
 
@@ -335,7 +331,7 @@ def test_after_an_error_nothing_is_begun_any_more(threads):
         begun.extend(numbers)
 
     with pytest.raises(ValueError, match="a bad block"):
-        thread_pool.parallel_for(work, 1000)
+        concurrency.parallel_for(work, 1000)
     assert sorted(begun) == [0, 1, 2]
 
 
@@ -343,11 +339,11 @@ def test_an_error_in_one_helper_is_raised_when_the_others_have_ended(threads, mo
     threads(3)
     failed, slow = Future[None](), Future[None]()
     helpers = iter([failed, slow])
-    monkeypatch.setattr(thread_pool, "_pool", SimpleNamespace(submit=lambda *_: next(helpers)))
+    monkeypatch.setattr(concurrency, "_pool", SimpleNamespace(submit=lambda *_: next(helpers)))
     failed.set_exception(ValueError("a bad block"))
     threading.Timer(0.05, slow.set_result, [None]).start()
     with pytest.raises(ValueError, match="a bad block"):
-        thread_pool.parallel_for(lambda numbers: None, 3)
+        concurrency.parallel_for(lambda numbers: None, 3)
     assert slow.done()
 
 

@@ -2,7 +2,7 @@
 
 This also tests ``neonlite/backend/runtimes/base.py``, ``neonlite/backend/runtimes/native.py``,
 ``neonlite/backend/runtimes/numpy/__init__.py``, ``neonlite/backend/runtimes/numpy/stages.py`` and
-``neonlite/backend/thread_pool.py``.
+``neonlite/backend/concurrency.py``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from helpers.plans import (
-    ORACLE,
-    check_random_trees,
-)
+from helpers.plans import ORACLE, check_random_trees
 
 from neonlite.ops import OP_TABLE
 

@@ -8,11 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.plans import (
-    batch_norm,
-    normal,
-    stages,
-)
+from helpers.plans import batch_norm, normal, stages
 from helpers.runtimes import back
 
 from neonlite import Autodiff, Backend

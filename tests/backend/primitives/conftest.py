@@ -6,14 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.image_cases import (
-    Conv,
-    conv_layer,
-)
-from helpers.image_primitives import (
-    conv_truth,
-    values,
-)
+from helpers.image_cases import Conv, conv_layer
+from helpers.image_primitives import conv_truth, values
 
 from neonlite import Backend
 

@@ -12,19 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
-from helpers.image_cases import (
-    Conv,
-    Pool,
-    conv_layer,
-    pool_layer,
-)
-from helpers.image_primitives import (
-    conv_truth,
-    every_op,
-    near,
-    pool_truth,
-    values,
-)
+from helpers.image_cases import Conv, Pool, conv_layer, pool_layer
+from helpers.image_primitives import conv_truth, every_op, near, pool_truth, values
 
 from neonlite import Backend, Tensor
 

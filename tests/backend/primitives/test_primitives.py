@@ -1,6 +1,6 @@
 """Convolution, pooling and LRN on every runtime equal the loops of a textbook.
 
-Tests ``neonlite/backend/primitives/__init__.py``, ``neonlite/backend/primitives/convolution.py`` and
+Tests ``neonlite/backend/primitives/__init__.py`` and
 ``neonlite/backend/runtimes/numpy/pooling.py``.
 """
 
@@ -13,17 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import textbook
-from helpers.image_cases import (
-    Conv,
-    Pool,
-    conv_cases,
-    conv_layer,
-    lrn_cases,
-    pool_cases,
-    pool_layer,
-    scaled,
-    sizes,
-)
+from helpers.image_cases import Conv, Pool, conv_cases, conv_layer, lrn_cases, pool_cases, pool_layer, scaled, sizes
 from helpers.image_primitives import (
     CONV,
     DECONV,
@@ -46,7 +36,7 @@ from helpers.image_primitives import (
 from helpers.runtimes import lacks
 
 from neonlite import Backend, Tensor
-from neonlite.backend.primitives import ReferencePrimitives, convolution
+from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.runtimes.numpy import pooling as numpy_pooling
 from neonlite.backend.runtimes.numpy import pooling as numpy_roi_pooling
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
@@ -245,8 +235,8 @@ def test_a_few_rows_at_a_time_give_the_same(
     if primitives is NumPyPrimitives and be64.name != "cpu":
         return
     be64.primitives = primitives(be64.runtime)
-    monkeypatch.setattr(convolution, "MAX_GATHERED_BYTES", nbytes)
-    monkeypatch.setattr(convolution, "MIN_ROW_WEIGHTS", thin)
+    monkeypatch.setattr(primitives, "MAX_GATHERED_BYTES", nbytes)
+    monkeypatch.setattr(primitives, "MIN_ROW_WEIGHTS", thin)
     pieces = 0
     for case in [Conv(2, 3, 4, (2, 7, 5), (2, 3, 2), (1, 1, 1), (1, 2, 1), (1, 1, 2)), *tried(be64, CONV)[:60]]:
         layer, truth = conv_layer(be64, "float64", case), conv_truth(case)

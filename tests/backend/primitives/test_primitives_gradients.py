@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import textbook
-from helpers.image_cases import (
-    Conv,
-    Pool,
-    conv_layer,
-    pool_layer,
-)
+from helpers.image_cases import Conv, Pool, conv_layer, pool_layer
 from helpers.image_primitives import (
     CONV,
     DECONV,

@@ -18,7 +18,7 @@ from helpers.runtimes import RUNTIMES, lacks
 
 from neonlite import Backend
 from neonlite.backend.tensor import Tensor
-from neonlite.dtypes import HALF_DTYPES
+from neonlite.typing import HALF_DTYPES
 
 Array = np.ndarray[Any, Any]
 

@@ -19,7 +19,7 @@ import pytest
 
 import neonlite as nl
 from neonlite import Autodiff, Backend
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 from neonlite.backend.runtimes import load_runtime, native
 from neonlite.backend.runtimes import mkl as mkl_runtime
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
@@ -82,7 +82,7 @@ def test_the_runtime_describes_itself():
     be = Backend("mkl")
     assert be.name == "mkl"
     numpy = f"NumPy {np.__version__}, {onednn.version_info()}"
-    assert be.runtime.version_info() == f"MKL {version()}, {thread_pool.get_num_threads()} threads, {numpy}"
+    assert be.runtime.version_info() == f"MKL {version()}, {concurrency.get_num_threads()} threads, {numpy}"
     assert ("mkl", True) in [found[:2] for found in nl.backend.info()]
 
 
@@ -588,7 +588,7 @@ def test_the_whole_suite_of_ops_has_the_numbers_of_cpu(rng):
 def test_a_product_has_the_threads_of_the_backend_and_leaves_those_of_others_alone(counting, products):
     a, before = np.ones((30, 30)), mkl.get_max_threads()
     for count in (1, 2, 3):
-        thread_pool.set_threads(count)
+        concurrency.set_threads(count)
         counting.threads.clear()
         products.gemm(a, a, np.empty((30, 30)))
         assert counting.threads[0] == count

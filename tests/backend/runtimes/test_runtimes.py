@@ -1,6 +1,6 @@
 """Runtimes: built-in ones, those of entry points and objects, and errors of those that are missing or incomplete.
 
-Tests ``neonlite/backend/runtimes/__init__.py`` and ``neonlite/backend/runtimes/array_api.py``.
+Tests ``neonlite/backend/runtimes/__init__.py`` and ``neonlite/backend/runtimes/base.py``.
 """
 
 from __future__ import annotations

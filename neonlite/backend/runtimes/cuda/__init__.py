@@ -10,15 +10,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import neonlite.backend.runtimes.cuda.libraries as libraries
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.random import RandomStreams, mask_threshold
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS, PREAMBLE, THREADS_PER_BLOCK
 from neonlite.backend.runtimes.cuda.convolution import CudnnConvolution
-from neonlite.backend.runtimes.cuda.driver import SPAWN_HINT, CuPyDriver, Driver
-from neonlite.backend.runtimes.cuda.executor import CudaExecutor
+from neonlite.backend.runtimes.cuda.executor import SPAWN_HINT, CudaExecutor, CuPyDriver, Driver
 from neonlite.backend.runtimes.cuda.graphs import GraphCache, check_transfer
 from neonlite.backend.runtimes.cuda.kernels import (
     FILLED_MASK,
@@ -31,11 +30,9 @@ from neonlite.backend.runtimes.cuda.kernels import (
 )
 from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.pooling import CudaPooling
-from neonlite.dtypes import FLOAT_DTYPES, is_available
-from neonlite.typing import NativeArray, NumPyArray
+from neonlite.typing import FLOAT_DTYPES, BackendBase, NativeArray, NumPyArray, has_bfloat16
 
 if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
     from neonlite.backend.tensor import Tensor
 
 
@@ -48,7 +45,7 @@ def install_primitives(runtime: CudaRuntime) -> None:
     runtime.primitives, runtime.supports_half = (
         (CudaPrimitives, True) if are_kernels_enabled() else (ReferencePrimitives, False)
     )
-    runtime.dtypes += ("bfloat16",) * is_available()
+    runtime.dtypes += ("bfloat16",) * has_bfloat16()
 
 
 # --- the GPU runtimes: their common base, and the 'gpu' runtime of CuPy arrays on an NVIDIA GPU ---

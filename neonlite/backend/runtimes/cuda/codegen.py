@@ -42,10 +42,9 @@ from neonlite.backend.runtimes.cuda.op_templates import (
     to_compute,
     to_storage,
 )
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, dtype_bits
-from neonlite.ops.shapes import Axes, Shape
+from neonlite.ops.functions import Axes, Shape
 from neonlite.tree_structure import Constant
-from neonlite.typing import NativeArray
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray, dtype_bits
 
 THREADS_PER_BLOCK = 256
 MAX_BLOCKS = 4096  # limit of the grid size of a map kernel, which loops over the remaining elements

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import neonlite.backend.runtimes.cuda.libraries as libraries
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning.layout import (
     ImageOperand,
     ImageShape,
@@ -25,7 +25,7 @@ from neonlite.backend.planning.layout import (
     write_chwn,
     write_nhwc,
 )
-from neonlite.backend.primitives.convolution import scale_and_add
+from neonlite.backend.primitives import scale_and_add
 from neonlite.backend.primitives.geometry import ConvLayer
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS
 from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture

@@ -5,19 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from neonlite.backend.attributes import AttributeSnapshot
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache
 from neonlite.backend.measure import Allocation, Memory, MemoryTracker
+from neonlite.backend.objects import AttributeSnapshot
 from neonlite.backend.planning.layout import CachedImages, LayoutCache, recorders
 from neonlite.optree import Operand
-from neonlite.typing import NativeArray
-
-if TYPE_CHECKING:
-    from neonlite.backend.base import BackendBase
+from neonlite.typing import BackendBase, NativeArray
 
 
 class LayoutState(NamedTuple):

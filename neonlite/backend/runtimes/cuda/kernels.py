@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.backend.cache import Cache
-from neonlite.backend.lock import create_lock
+from neonlite.backend.concurrency import Cache, create_lock
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives import ReferencePrimitives
@@ -26,9 +25,8 @@ from neonlite.backend.runtimes.cuda.codegen import (
     Launch,
     wrap_int64,
 )
-from neonlite.backend.runtimes.cuda.cublas import CudaMatmul
 from neonlite.backend.runtimes.cuda.graphs import current_capture
-from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS
+from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, CudaMatmul
 from neonlite.backend.runtimes.cuda.op_templates import (
     COMPUTE_TYPES,
     REDUCE_TEMPLATES,
@@ -37,12 +35,10 @@ from neonlite.backend.runtimes.cuda.op_templates import (
     substitute,
 )
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.ops import Op
-from neonlite.ops.functions import index_error_message, normalize_indices
+from neonlite.ops.functions import Shape, index_error_message, normalize_indices
 from neonlite.ops.images import bin_bounds
-from neonlite.ops.shapes import Shape
-from neonlite.typing import NativeArray, NumPyArray
+from neonlite.typing import FLOAT_DTYPES, NativeArray, NumPyArray
 
 if TYPE_CHECKING:
     from neonlite.backend.random import RandomStreams

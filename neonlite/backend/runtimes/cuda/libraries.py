@@ -1,23 +1,36 @@
-"""CUDA libraries: load them, a handle for each thread, and NVRTC with a cache of compiled kernels on disk."""
+"""CUDA libraries: load them, a handle for each thread, NVRTC, and matrix products by cuBLAS.
+
+CuPy's matrix products cannot be captured and do not accumulate. TF32, which multiplies float32 with 10 bits of
+precision, is used only with ``NEONLITE_TF32=1`` in the environment, or ``be.runtime.driver.tf32 = True``.
+"""
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import hashlib
+import math
 import os
 import re
 import stat
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from neonlite.backend.planning import Plan
+from neonlite.backend.planning.steps import Stage
+from neonlite.backend.primitives import MatmulPrimitives
 from neonlite.backend.validation import warn
 from neonlite.files import write_atomic
+from neonlite.tree_structure import Constant
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray
+
+# --- load libraries ---
 
 
 @cache
@@ -183,3 +196,283 @@ def load_kernel(cupy: ModuleType, source: str) -> Kernel:
     module = cuda.Module()
     module.load(binary)
     return module.get_function("kernel")
+
+
+# --- matrix products by cuBLAS: one handle and workspace per thread, so that graph capture can record them ---
+
+CUBLAS_WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for Hopper
+CUDA_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType
+COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70  # cublasComputeType; 16-bit floats accumulate in float32
+ALLOC_FAILED = 3  # CUBLAS_STATUS_ALLOC_FAILED
+GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT: cuBLAS chooses the algorithm
+
+
+def is_tf32_enabled() -> bool:
+    """Return whether products of float32 may use TF32: ``NEONLITE_TF32=1`` in the environment."""
+    return os.environ.get("NEONLITE_TF32") == "1"
+
+
+class MatrixDesc(NamedTuple):
+    """A matrix, or a batch of matrices, in memory."""
+
+    address: int
+    leading_dim: int  # elements between rows, or between columns if transposed
+    is_transposed: bool
+    batch_stride: int  # elements between matrices of the batch; 0 for a single matrix
+
+
+class GemmDesc(NamedTuple):
+    """``C = alpha A B + beta C`` with shapes (m, k), (k, n), (m, n), for each of ``batch_count`` matrices."""
+
+    m: int
+    n: int
+    k: int
+    batch_count: int
+    a: MatrixDesc
+    b: MatrixDesc
+    c: MatrixDesc
+    dtype: str  # of A and B
+    out_dtype: str  # of C; it may be float32 for 16-bit A and B, so that sums are rounded once
+
+
+class CudaMatmul(MatmulPrimitives):
+    """Matrix products by the driver of a GPU."""
+
+    def gemm(self, a: NativeArray, b: NativeArray, c: NativeArray, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Compute ``c = alpha a b + beta c`` for (m, k), (k, n), (m, n) or batches. With beta 0, c is not read."""
+        desc = None if a.dtype != b.dtype or not a.size * b.size * c.size else self.describe_gemm(a, b, c)
+        if desc is None or not self.runtime.driver.gemm(desc, alpha, beta):
+            if str(a.dtype) in HALF_DTYPES:
+                a, b = (self.xp.astype(x, self.xp.float32) for x in (a, b))
+            super().gemm(a, b, c, alpha, beta)
+
+    def batch_reduce_gemm(
+        self, a: NativeArray, b: NativeArray, c: NativeArray, alpha: float = 1.0, beta: float = 0.0
+    ) -> None:
+        """Compute ``c = alpha sum_x a[x] b[x] + beta c``: (X, m, k), (X, k, n), (m, n), with one rounding."""
+        if c.dtype.itemsize > 2 or not a.shape[0]:
+            super().batch_reduce_gemm(a, b, c, alpha, beta)
+            return
+        total = self.get_workspace("total", c.shape, self.xp.empty(0, dtype=self.xp.float32))
+        super().batch_reduce_gemm(a, b, total, alpha)
+        c[...] = total if beta == 0 else total + self.xp.astype(c, total.dtype) * beta
+
+    def gemm_accumulate(
+        self, products: Sequence[tuple[NativeArray, NativeArray, float]], c: NativeArray, beta: float = 0.0
+    ) -> bool:
+        """Compute ``c = beta c + alpha a b + ...`` and return True, or return False if an operand would need a copy."""
+        descs = []
+        for a, b, alpha in products:
+            is_same_dtype = a.dtype == b.dtype == c.dtype and a.size * b.size * c.size > 0
+            if (desc := self.describe_gemm(a, b, c, allow_copies=False) if is_same_dtype else None) is None:
+                return False
+            descs.append((desc, alpha))
+        driver = self.runtime.driver  # it supports either all products or none
+        return all(driver.gemm(desc, alpha, 1.0 if n else beta) for n, (desc, alpha) in enumerate(descs))
+
+    def describe_gemm(
+        self, a: NativeArray, b: NativeArray, c: NativeArray, allow_copies: bool = True
+    ) -> GemmDesc | None:
+        """Return the descriptor of a product, with operands copied if allowed; None if no GEMM computes it."""
+        if str(a.dtype) not in CUDA_DATA_TYPES or max(a.ndim, b.ndim, c.ndim) > 3 or a.ndim < 2 or b.ndim < 2:
+            return None
+        c_desc = self._describe_matrix(c)
+        if c_desc is None or (c.ndim == 2 and 3 in (a.ndim, b.ndim)):
+            return None
+        first, second = (
+            self._describe_matrix(x) or (allow_copies and self._copy_operand(side, x))
+            for side, x in (("left", a), ("right", b))
+        )
+        if not (first and second):
+            return None
+        (m, k), n, batch_count = a.shape[-2:], b.shape[-1], c.shape[0] if c.ndim == 3 else 1
+        return GemmDesc(m, n, k, batch_count, first, second, c_desc, str(a.dtype), str(c.dtype))
+
+    def _copy_operand(self, side: str, x: NativeArray) -> MatrixDesc:
+        """Copy an operand to a workspace in C order, and return its descriptor."""
+        copy = self.get_workspace(side, x.shape, x)
+        copy[...] = x
+        batch_stride = x.shape[-2] * x.shape[-1] * (x.ndim == 3 and x.shape[0] > 1)
+        return MatrixDesc(self.runtime.address_and_strides(copy)[0], x.shape[-1], False, batch_stride)
+
+    def _describe_matrix(self, x: NativeArray) -> MatrixDesc | None:
+        """Return the descriptor of a matrix in memory; None if neither its rows nor its columns are contiguous."""
+        address, strides = self.runtime.address_and_strides(x)
+        (rows, columns), size = x.shape[-2:], x.dtype.itemsize
+        row_stride, column_stride = strides[-2] // size, strides[-1] // size
+        batch_stride = strides[0] // size if x.ndim == 3 and x.shape[0] > 1 else 0
+        if batch_stride < 0:
+            return None
+        if columns == 1 or column_stride == 1:
+            row_stride = columns if rows == 1 else row_stride
+            if row_stride >= columns:
+                return MatrixDesc(address, row_stride, False, batch_stride)
+        if rows == 1 or row_stride == 1:
+            column_stride = rows if columns == 1 else column_stride
+            if column_stride >= rows:
+                return MatrixDesc(address, column_stride, True, batch_stride)
+        return None
+
+
+class CublasHandle:
+    """A handle, its workspace, and the stream that it is set to."""
+
+    def __init__(self, handle: ctypes.c_void_p, workspace: NativeArray, address: int) -> None:
+        self.handle, self.workspace, self.address = handle, workspace, address
+        self.stream: int | None = None
+
+
+class Cublas:
+    """The cuBLAS library, with one handle per thread. All backends of a GPU share it."""
+
+    def __init__(
+        self, library: ctypes.CDLL, allocate: Callable[[int], tuple[NativeArray, int]], stream: Callable[[], int]
+    ) -> None:
+        self.library, self.allocate, self.stream = library, allocate, stream
+        self.handles = PerThread(self._create_handle)
+
+    def _create_handle(self) -> CublasHandle:
+        try:
+            workspace, address = self.allocate(CUBLAS_WORKSPACE_BYTES)
+        except MemoryError as error:
+            raise MemoryError(
+                f"cuBLAS: cannot allocate a workspace of {CUBLAS_WORKSPACE_BYTES} bytes: {error}"
+            ) from error
+        handle = ctypes.c_void_p()
+        self._check("Create", ctypes.byref(handle))
+        return CublasHandle(handle, workspace, address)
+
+    def handle(self) -> ctypes.c_void_p:
+        """Return this thread's handle, set to the current stream."""
+        state, stream = self.handles.get(), self.stream()
+        if state.stream != stream:  # SetStream resets the workspace
+            self._check("SetStream", state.handle, ctypes.c_void_p(stream))
+            self._check(
+                "SetWorkspace", state.handle, ctypes.c_void_p(state.address), ctypes.c_size_t(CUBLAS_WORKSPACE_BYTES)
+            )
+            state.stream = stream
+        return state.handle
+
+    def gemm(self, desc: GemmDesc, alpha: float, beta: float, tf32: bool) -> None:
+        """Compute a product. cuBLAS is column-major, so it gets ``C^T = B^T A^T``."""
+        if desc.c.is_transposed:  # C is column-major: C = A B
+            a, b, m, n = desc.a, desc.b, desc.m, desc.n
+            transpose_flags = [int(x.is_transposed is False) for x in (a, b)]
+        else:
+            a, b, m, n = desc.b, desc.a, desc.n, desc.m
+            transpose_flags = [int(x.is_transposed) for x in (a, b)]
+        is_double = desc.dtype == "float64"
+        scale = ctypes.c_double if is_double else ctypes.c_float
+        compute = (
+            COMPUTE_64F if is_double else COMPUTE_32F_FAST_TF32 if tf32 and desc.dtype == "float32" else COMPUTE_32F
+        )
+        data_type, int64 = CUDA_DATA_TYPES[desc.dtype], ctypes.c_int64
+        first, second, third = (
+            (
+                ctypes.c_void_p(x.address),
+                data_type if x is not desc.c else CUDA_DATA_TYPES[desc.out_dtype],
+                int64(x.leading_dim),
+                int64(x.batch_stride),
+            )
+            for x in (a, b, desc.c)
+        )
+        alpha_, beta_ = ctypes.byref(scale(alpha)), ctypes.byref(scale(beta))
+        sizes = (int64(x) for x in (m, n, desc.k))
+        tail = int64(desc.batch_count), compute, GEMM_DEFAULT
+        arguments = *transpose_flags, *sizes, alpha_, *first, *second, beta_, *third, *tail
+        self._check("GemmStridedBatchedEx_64", self.handle(), *arguments, version="")
+
+    def _check(self, name: str, *arguments: object, version: str = "_v2") -> None:
+        """Call a cuBLAS function; RuntimeError with the status if it fails."""
+        if status := getattr(self.library, f"cublas{name}{version}")(*arguments):
+            hint = " (out of GPU memory)" if status == ALLOC_FAILED else ""
+            raise RuntimeError(f"cublas{name}: expected cublasStatus_t 0, got {status}{hint}")
+
+
+# --- fuse sums of matrix products into GEMM calls that accumulate in their target (beta = 1) ---
+#
+# A GEMM computes ``C = alpha A B + beta C``, so a sum of products, and of the target itself, is a sequence of calls
+# that needs no temporary. In a plan it is a ``gemm_sum`` stage.
+
+
+class SumTerm(NamedTuple):
+    """A term of a sum: a value, scalar factors and a sign."""
+
+    v: int | Constant
+    scalars: tuple[int | Constant, ...] = ()
+    sign: float = 1.0
+
+    def factor(self, values: dict[int, NativeArray]) -> float:
+        """Return the product of the sign and the scalars."""
+        return math.prod((x.value if isinstance(x, Constant) else values[x] for x in self.scalars), start=self.sign)
+
+
+def fuse_gemm_sums(plan: Plan) -> None:
+    """Replace sums of products by ``gemm_sum`` stages, where they can be accumulated in their target."""
+    for i in range(len(plan.outputs)):
+        if stages := _match_gemm_sum(plan, i):
+            trial = copy.copy(plan)
+            trial.set_stages(stages)
+            if trial.is_direct[i]:
+                plan.__dict__.update(trial.__dict__)
+
+
+def _match_gemm_sum(plan: Plan, i: int) -> list[Stage] | None:
+    """Return the stages with a ``gemm_sum`` stage for output i; None if it is no such sum or overwrites an operand."""
+    output = plan.outputs[i]
+    terms, add_steps = flatten_sum(plan, output)
+    products = [v for v, *_ in terms if isinstance(v, int) and _is_product(plan, v)]
+    addends = [v for v, *_ in terms if v not in products]
+    aliased_leaves = {leaf for target, leaf, _ in plan.aliases if target == i}
+    operands = {plan.view_base(x) for v in products for x in plan.step_of(v).inputs}  # type: ignore[arg-type]
+    is_safe = (
+        len(products) == len(set(products))
+        and not plan.targets_alias
+        and not operands & {*aliased_leaves, *plan.outputs}
+    )
+    is_in_place = len(addends) <= 1 and all(
+        (i, v, "exact") in plan.aliases and plan.dtype(v) == plan.dtype(output) for v in addends
+    )
+    readers = [u for u, step in plan.numbered_steps if {*step.inputs} & {*products, *add_steps} - {output}]
+    if len(terms) < 2 or not (products and is_safe and is_in_place) or not set(readers) <= {*add_steps}:
+        return None
+    if any(
+        plan.step_of(v)[3:5] != plan.step_of(output)[3:5] or (v in plan.outputs and v != output)
+        for v in (*products, *add_steps)
+    ):
+        return None
+    moved_steps, position = {*products, *add_steps}, plan.stage_of[output]
+    stages = [stage._replace(steps=[v for v in stage.steps if v not in moved_steps]) for stage in plan.stages]
+    # the first product is written to the target already, before the other operands are read
+    stages.insert(position, Stage("gemm_sum", plan.shape(output), [*products, *add_steps], writes_early=True))
+    return [stage for stage in stages if stage.steps]
+
+
+def _is_product(plan: Plan, v: int) -> bool:
+    step = plan.find_step(v)
+    return step is not None and step.op.name in ("dot", "matmul")
+
+
+def flatten_sum(plan: Plan, output: int) -> tuple[list[SumTerm], list[int]]:
+    """Return the terms of a value that is a sum, and the steps that add them, in topological order."""
+    terms, add_steps, pending = list[SumTerm](), set[int](), [SumTerm(output)]
+    while pending:
+        term = pending.pop()
+        step = plan.find_step(term.v) if isinstance(term.v, int) else None
+        name, ins = (
+            (step.op.name, step.inputs) if step and step.dtype == step.compute_dtype in FLOAT_DTYPES else ("", ())
+        )
+        scalars_in = [x for x in ins if not plan.dtype(x)]
+        if term.v in add_steps:  # the same sum is added twice, but expanded only once
+            terms.append(term)
+        elif name in ("add", "sub") and not scalars_in:
+            add_steps.add(term.v)  # type: ignore[arg-type]
+            sign = -term.sign if name == "sub" else term.sign
+            pending += [term._replace(v=ins[1], sign=sign), term._replace(v=ins[0])]
+        elif name == "mul" and len(scalars_in) == 1:
+            add_steps.add(term.v)  # type: ignore[arg-type]
+            (x,) = (x for x in ins if plan.dtype(x))
+            pending.append(term._replace(v=x, scalars=(*term.scalars, *scalars_in)))
+        else:
+            terms.append(term)
+    return terms, sorted(add_steps)

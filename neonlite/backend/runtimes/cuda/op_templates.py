@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from neonlite.backend.planning.steps import Step
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, dtype_bits
 from neonlite.ops import Op
 from neonlite.tree_structure import Constant
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, dtype_bits
 
 STORAGE_TYPES = {"float16": "Half", "bfloat16": "BFloat16", "float32": "float", "float64": "double"}
 STORAGE_TYPES |= {"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"}

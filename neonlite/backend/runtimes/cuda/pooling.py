@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from neonlite.backend.planning.layout import (
-    can_write_nhwc,
-    layout_of,
-    read_chwn,
-    read_nhwc,
-    write_chwn,
-    write_nhwc,
-)
+from neonlite.backend.planning.layout import can_write_nhwc, layout_of, read_chwn, read_nhwc, write_chwn, write_nhwc
 from neonlite.backend.primitives import saved_operand
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer
 from neonlite.backend.runtimes.cuda.convolution import CudaReorderer

@@ -38,11 +38,10 @@ from neonlite.backend.runtimes.cuda.op_templates import (
     to_compute,
     to_storage,
 )
-from neonlite.dtypes import FLOAT_DTYPES, dtype_bits
 from neonlite.ops import OPS, Op
-from neonlite.ops.shapes import Axes, reduction_shape
+from neonlite.ops.functions import Axes, reduction_shape
 from neonlite.tree_structure import Constant
-from neonlite.typing import NativeArray
+from neonlite.typing import FLOAT_DTYPES, NativeArray, dtype_bits
 
 MAX_LANE_REGISTERS = 64  # 32-bit registers for a lane's part of a row
 MAX_UNROLLED_STEPS = 2048  # steps in the unrolled loops of a lane, which bounds compile times

@@ -20,15 +20,22 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.lock import create_lock
+from neonlite.backend.concurrency import create_lock
 from neonlite.backend.planning import ALIGNMENT_BYTES
 from neonlite.backend.planning.layout import ImageOperand
 from neonlite.backend.runtimes.cuda import CudaRuntime
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
-from neonlite.backend.runtimes.cuda.cublas import GemmDesc, MatrixDesc
-from neonlite.backend.runtimes.cuda.driver import CompileError, pack_arguments
+from neonlite.backend.runtimes.cuda.executor import CompileError, pack_arguments
 from neonlite.backend.runtimes.cuda.graphs import check_transfer
-from neonlite.backend.runtimes.cuda.libraries import Kernel, cache_folder, create_folder, read_binary, write_binary
+from neonlite.backend.runtimes.cuda.libraries import (
+    GemmDesc,
+    Kernel,
+    MatrixDesc,
+    cache_folder,
+    create_folder,
+    read_binary,
+    write_binary,
+)
 from neonlite.backend.runtimes.cuda.row_reduction import MAX_BLOCK_THREADS
 from neonlite.backend.runtimes.numpy import NumPyRuntime
 from neonlite.typing import NativeArray, NumPyArray

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.concurrency import get_num_threads
 from neonlite.backend.errstate import copy_unsafe, ignore_fp_errors, restore_fp_errors
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.planning.steps import Stage
-from neonlite.backend.primitives.nhwc import lay_out_images
-from neonlite.backend.primitives.rows import find_images, find_primitives, pair_pools
+from neonlite.backend.primitives.rows import find_images, find_primitives, lay_out_images, pair_pools
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import accelerated, accelerator_versions
 from neonlite.backend.runtimes.base import Runner, Runtime
@@ -26,7 +26,6 @@ from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.backend.runtimes.numpy.stages import ArenaSlot, FusedStage, GetValue, StageExecutor
 from neonlite.backend.runtimes.numpy.templates import CALL_BUFFERS, CALL_FUNCTIONS
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.thread_pool import get_num_threads
 from neonlite.ops import OPS
 from neonlite.typing import NativeArray, NumPyArray
 from neonlite.typing import NumPyArray as Array

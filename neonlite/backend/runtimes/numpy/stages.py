@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache, get_num_threads, parallel_for
 from neonlite.backend.errstate import IgnoreFPErrors, ignore_fp_errors, restore_fp_errors
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan, align_bytes
 from neonlite.backend.planning.steps import Stage, Step
@@ -25,8 +25,7 @@ from neonlite.backend.runtimes.numpy.templates import (
     select_reduction_function,
     template_of,
 )
-from neonlite.backend.thread_pool import get_num_threads, parallel_for
-from neonlite.ops.shapes import Axes, Shape, reduction_shape
+from neonlite.ops.functions import Axes, Shape, reduction_shape
 from neonlite.tree_structure import Constant
 from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array

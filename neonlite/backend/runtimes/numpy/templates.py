@@ -13,13 +13,11 @@ import numpy as np
 
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Step
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.numpy_methods import UFUNC_REDUCTIONS
 from neonlite.ops import OPS
-from neonlite.ops.functions import normalize_indices, to_slices
-from neonlite.ops.shapes import Axes, Shape
+from neonlite.ops.functions import Axes, Shape, normalize_indices, to_slices
 from neonlite.tree_structure import Constant
-from neonlite.typing import NativeArray
+from neonlite.typing import FLOAT_DTYPES, NativeArray
 from neonlite.typing import NumPyArray as Array
 
 OPERAND_NAMES = "xywabcdefghijklnopqrtuv"  # placeholders of a step's operands in templates; z is the output

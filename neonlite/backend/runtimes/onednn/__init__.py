@@ -32,7 +32,7 @@ from neonlite.backend.runtimes.onednn.post_ops import (
 from neonlite.backend.runtimes.onednn.products import OneDNNMatmul
 from neonlite.backend.runtimes.onednn.recurrent import OneDNNRecurrent
 from neonlite.ops import OPS
-from neonlite.ops.shapes import Shape
+from neonlite.ops.functions import Shape
 from neonlite.tree_structure import Constant
 
 # elements times cost, below which a chain is slower than NumPy; by thresholds.py with one thread, with AVX-512 and

@@ -15,7 +15,7 @@ from importlib import import_module
 from threading import get_ident, main_thread
 from typing import Any
 
-from neonlite.backend.cache import Cache
+from neonlite.backend.concurrency import Cache
 from neonlite.backend.runtimes.native import install_hint, library_folders, openmp_threads, short_spin_wait
 
 LIBRARY_FILE = "libdnnl.so.3"  # file name in the packages of pip and conda; 3 is the version of the C API

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from neonlite.backend.concurrency import parallel_for
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.layout import (
     ImageOperand,
@@ -57,8 +58,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
     get_library,
     primitives,
 )
-from neonlite.backend.thread_pool import parallel_for
-from neonlite.ops.shapes import contiguous_strides
+from neonlite.ops.functions import contiguous_strides
 from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array
 

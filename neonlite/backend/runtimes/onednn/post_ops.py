@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neonlite.backend.concurrency import get_num_threads
 from neonlite.backend.runtimes.native import data_address
 from neonlite.backend.runtimes.numpy.templates import OP_COST, OP_TEMPLATES, UFUNCS
 from neonlite.backend.runtimes.onednn.bindings import (
@@ -39,8 +40,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
     numpy_uses_avx512,
     primitives,
 )
-from neonlite.backend.thread_pool import get_num_threads
-from neonlite.ops.shapes import Shape, contiguous_strides
+from neonlite.ops.functions import Shape, contiguous_strides
 from neonlite.typing import NumPyArray as Array
 
 ELTWISE_LOGISTIC, ELTWISE_EXP = 0x29, 0x2A  # dnnl_alg_kind_t

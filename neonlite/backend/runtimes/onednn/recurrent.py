@@ -33,7 +33,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
 )
 from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, aligned_address
 from neonlite.backend.runtimes.onednn.products import OneDNNBatchNorm
-from neonlite.ops.shapes import contiguous_strides
+from neonlite.ops.functions import contiguous_strides
 from neonlite.typing import NumPyArray as Array
 
 DIFF_ARG_OFFSET = 128  # from an argument to its gradient

@@ -22,11 +22,9 @@ from helpers.parametrize import thinned
 from helpers.simulated_gpu import CLOSE, LAYOUTS, OpByOp, elementwise, numbers, ran, simulated
 
 from neonlite import Backend
-from neonlite.backend.runtimes.cuda.op_templates import (
-    REDUCE_TEMPLATES,
-)
-from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES
+from neonlite.backend.runtimes.cuda.op_templates import REDUCE_TEMPLATES
 from neonlite.ops import OPS
+from neonlite.typing import FLOAT_DTYPES, INT_DTYPES
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 

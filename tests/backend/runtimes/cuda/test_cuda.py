@@ -3,7 +3,7 @@
 The stand-in (standin_cupy.py) rejects what CuPy rejects, so that generic code that mixes NumPy arrays with those of the
 GPU fails here without a GPU. A test with the fixture ``gpu`` runs on the stand-in, and again on a GPU with its marker.
 
-Tests ``neonlite/backend/runtimes/cuda/__init__.py`` and ``neonlite/backend/runtimes/cuda/driver.py``.
+Tests ``neonlite/backend/runtimes/cuda/__init__.py`` and ``neonlite/backend/runtimes/cuda/executor.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from helpers.standin_cupy import FUNCTIONS, KEYWORDS, UFUNCS, Machine, installed
 from neonlite import Autodiff, Backend, cleanup_backend, gen_backend
 from neonlite.backend.runtimes import BUILTIN_RUNTIMES, info, load_runtime
 from neonlite.backend.runtimes.cuda import CuPyRuntime
-from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES
+from neonlite.typing import FLOAT_DTYPES, INT_DTYPES
 
 STANDIN, GPU = "stand-in", "GPU"
 ON_BOTH = [STANDIN, pytest.param(GPU, marks=[pytest.mark.gpu, pytest.mark.filterwarnings("default")])]

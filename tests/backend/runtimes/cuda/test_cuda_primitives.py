@@ -35,14 +35,13 @@ from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.runtimes.cuda import CudaPrimitives, kernels
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
 from neonlite.backend.runtimes.cuda.convolution import OPERAND_NAMES, REORDER_KERNEL
-from neonlite.backend.runtimes.cuda.cublas import Cublas, GemmDesc
-from neonlite.backend.runtimes.cuda.driver import CuPyDriver
+from neonlite.backend.runtimes.cuda.executor import CuPyDriver
 from neonlite.backend.runtimes.cuda.kernels import kernel_source
-from neonlite.backend.runtimes.cuda.libraries import OPTIONS
+from neonlite.backend.runtimes.cuda.libraries import OPTIONS, Cublas, GemmDesc
 from neonlite.backend.runtimes.cuda.simulator import SimulatedDriver, SimulatedGPU
 from neonlite.backend.runtimes.numpy import NumPyRuntime
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, dtype_bits
 from neonlite.ops.functions import run_scatter_add
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, dtype_bits
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 

@@ -21,14 +21,12 @@ from helpers.standin_cupy import installed
 from neonlite import Autodiff, Backend, gen_backend
 from neonlite.backend.runtimes.cuda import codegen as kernels_module
 from neonlite.backend.runtimes.cuda import executor as executor_module
-from neonlite.backend.runtimes.cuda.driver import CuPyDriver
+from neonlite.backend.runtimes.cuda.executor import CuPyDriver
 from neonlite.backend.runtimes.cuda.libraries import OPTIONS
-from neonlite.backend.runtimes.cuda.op_templates import (
-    OP_TEMPLATES,
-)
+from neonlite.backend.runtimes.cuda.op_templates import OP_TEMPLATES
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
-from neonlite.dtypes import HALF_DTYPES
 from neonlite.ops import OPS
+from neonlite.typing import HALF_DTYPES
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 

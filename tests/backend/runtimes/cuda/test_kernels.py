@@ -13,7 +13,7 @@ from helpers.simulated_gpu import CLOSE, OpByOp, numbers, ran, simulated
 
 from neonlite import Backend
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
-from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES
+from neonlite.typing import FLOAT_DTYPES, INT_DTYPES
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 

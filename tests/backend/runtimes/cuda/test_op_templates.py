@@ -19,9 +19,9 @@ from helpers.simulated_gpu import CLOSE, LAYOUTS, OpByOp, elementwise, numbers
 
 from neonlite import Backend
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
-from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES
 from neonlite.ops import OP_TABLE
 from neonlite.ops.recurrent import build_variadic
+from neonlite.typing import FLOAT_DTYPES, INT_DTYPES
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 

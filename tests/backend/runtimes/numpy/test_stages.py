@@ -10,16 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.op_cases import (
-    ATTRS,
-    INTEGER_OPS,
-    ROW,
-    Case,
-    allocate,
-    call,
-    drawn,
-    fill,
-)
+from helpers.op_cases import ATTRS, INTEGER_OPS, ROW, Case, allocate, call, drawn, fill
 from helpers.op_checks import OWN
 from helpers.runtimes import RUNTIMES, lacks
 

@@ -16,7 +16,7 @@ from helpers.allocations import buffers
 from helpers.onednn_primitives import HERE, Array, counts, every_dtype, near, needs, normal
 
 from neonlite import Backend
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.runtimes.onednn import bindings, convolution
 
@@ -123,8 +123,8 @@ def test_strided_windows_of_one_pixel_have_the_gradients_of_the_textbook(
     code = f"""if True:
         import numpy as np
         from neonlite import Backend
-        from neonlite.backend import thread_pool
-        thread_pool.set_threads({threads})
+        from neonlite.backend import concurrency
+        concurrency.set_threads({threads})
         be, rng = Backend("cpu"), np.random.default_rng(0)
         x, e = rng.normal(size=({C}, {size}, {size}, 16)), rng.normal(size=({K}, {size // 2}, {size // 2}, 16))
         f = rng.normal(size=({C}, {K}))
@@ -288,7 +288,7 @@ def test_the_number_of_threads_is_the_runtimes_during_a_call_only(
     monkeypatch.setattr(HERE, "execute", lambda *args: seen.append(HERE.get_threads()) or execute(*args))
     before, wanted = HERE.get_threads(), None
     for n in (1, 3):
-        monkeypatch.setattr(thread_pool, "_num_threads", n)
+        monkeypatch.setattr(concurrency, "_num_threads", n)
         run, results = a_step(made, cpu)
         run()
         assert {*seen} == {n}
@@ -319,8 +319,8 @@ FORKED = """
 import os, signal, sys
 import numpy as np
 from neonlite import Backend
-from neonlite.backend import thread_pool
-thread_pool.set_threads(2)
+from neonlite.backend import concurrency
+concurrency.set_threads(2)
 be = Backend("cpu")
 if sys.argv[1] == "product":  # of stacks, as in attention
     x, out = be.ones((64, 96, 96)), be.empty((64, 96, 96))

@@ -15,7 +15,7 @@ import pytest
 from helpers.allocations import buffers
 
 from neonlite import Backend
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 from neonlite.backend.runtimes import onednn
 from neonlite.backend.runtimes.numpy import stages as stages_module
 from neonlite.backend.runtimes.numpy import templates
@@ -332,15 +332,15 @@ def test_chains_in_blocks_are_the_same_in_every_number_of_threads(
     cpu: Backend, called: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stages_module, "MIN_THREADED_COST", 0)
-    rng, before = np.random.default_rng(0), thread_pool.get_num_threads()
+    rng, before = np.random.default_rng(0), concurrency.get_num_threads()
     a, c = normal(rng, (700, 900)), normal(rng, (700, 1))
     x, r, seen = cpu.array(a), cpu.array(c), set()
     try:
         for n in (1, 2, 5):
-            thread_pool.set_threads(n)
+            concurrency.set_threads(n)
             seen.add(((x - r) * 0.5 + x).astensor().get().tobytes())
     finally:
-        thread_pool.set_threads(before)
+        concurrency.set_threads(before)
     assert seen == {((a - c) * np.float32(0.5) + a).tobytes()}
     assert called
 
@@ -361,19 +361,19 @@ SHARED: list[Callable[..., Any]] = [
 def test_stages_of_chains_only_run_in_openmp_threads_with_the_same_bits(
     cpu: Backend, monkeypatch: pytest.MonkeyPatch, formula: Callable[..., Any], shape: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(thread_pool, "parallel_for", None)  # that of Python's threads
+    monkeypatch.setattr(concurrency, "parallel_for", None)  # that of Python's threads
     rng, seen, used = np.random.default_rng(0), set(), set()
-    before, run = thread_pool.get_num_threads(), post_ops.FusedChain.run
+    before, run = concurrency.get_num_threads(), post_ops.FusedChain.run
     monkeypatch.setattr(post_ops.FusedChain, "run", lambda self, n, arrays: (used.add(n), run(self, n, arrays)))
     arrays = [normal(rng, s) for s in (shape, shape, (1, shape[1]), (shape[0], 1))]
     out = cpu.empty(shape)
     try:
         for n in (1, 2, 3):
-            thread_pool.set_threads(n)
+            concurrency.set_threads(n)
             out[:] = formula(cpu, *map(cpu.array, arrays))
             seen.add(out.get().tobytes())
     finally:
-        thread_pool.set_threads(before)
+        concurrency.set_threads(before)
     assert len(seen) == 1
     assert used == ({1, 2, 3} if math.prod(shape) > 10**5 else used)
     strict = Backend("strict")

@@ -137,10 +137,10 @@ def test_a_transpose_is_copied_by_one_dnn(cpu: Backend, monkeypatch: pytest.Monk
 
 SHARED = """
 import numpy as np
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 from neonlite.backend.runtimes.onednn import bindings
 from neonlite.backend.runtimes.onednn import post_ops
-thread_pool.set_threads(3)
+concurrency.set_threads(3)
 oneDNN = bindings.load_library()
 function = post_ops.EltwiseFunction(post_ops.ELTWISE_LOGISTIC, 64, post_ops.logistic_numpy)
 seen, execute = set(), oneDNN.execute
@@ -152,7 +152,7 @@ x, out = np.random.default_rng(9).standard_normal(1 << 16).astype(np.float32), n
 def work(numbers):
     for n in numbers:
         function(x, out[n])
-thread_pool.parallel_for(work, len(out))
+concurrency.parallel_for(work, len(out))
 print(seen, oneDNN.get_threads(), (out == out[0]).all())
 """
 

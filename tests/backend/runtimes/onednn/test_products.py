@@ -14,7 +14,7 @@ import pytest
 from helpers.onednn_primitives import HERE, Array, counts, every_dtype, needs
 
 from neonlite import Backend
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.runtimes import native
 from neonlite.backend.runtimes.onednn import products
@@ -135,7 +135,7 @@ def test_stacks_of_any_strides_are_multiplied_in_one_call(
     rng, products, at_once = np.random.default_rng(0), OneDNNMatmul(cpu.runtime), []
     run = OneDNNMatmul._execute_batched
     monkeypatch.setattr(OneDNNMatmul, "_execute_batched", lambda *args: at_once.append(1) or run(*args))
-    monkeypatch.setattr(thread_pool, "_num_threads", threads)
+    monkeypatch.setattr(concurrency, "_num_threads", threads)
     monkeypatch.setattr(native, "MIN_GEMM_WORK", 1 << 16)
     for ways in itertools.product([*LAID[:4], "woven"], repeat=3):
         plain = [rng.normal(size=shape).astype("float32") for shape in ((X, m, k), (X, k, n), (X, m, n))]
@@ -273,8 +273,8 @@ SIGNALS = """
 import signal
 import numpy as np
 from neonlite import Backend
-from neonlite.backend import thread_pool
-thread_pool.set_threads(1)
+from neonlite.backend import concurrency
+concurrency.set_threads(1)
 be, signals, others = Backend("cpu"), [], []
 a, b, c = be.ones((100, 784)), be.ones((784, 128)), be.empty((100, 128))
 signal.signal(signal.SIGALRM, lambda *_: signals.append(1))

@@ -15,7 +15,7 @@ from helpers.allocations import buffers
 from helpers.recurrent_textbook import compare
 
 from neonlite import Backend, cleanup_backend, gen_backend
-from neonlite.backend import thread_pool
+from neonlite.backend import concurrency
 from neonlite.backend.runtimes.onednn import bindings, convolution
 from neonlite.backend.tensor import OneHot
 from neonlite.initializers import Constant, Gaussian
@@ -360,14 +360,14 @@ def gone(layer: Any, be: Backend) -> list[Array]:
 @one_way
 def test_more_threads_or_fewer_change_nothing(be, kind, threads):
     layer = made(be, gated(kind))
-    thread_pool.set_threads(1)
+    concurrency.set_threads(1)
     want = gone(layer, be)
-    thread_pool.set_threads(2)
+    concurrency.set_threads(2)
     for one, other in zip(gone(layer, be), want, strict=True):
         near(one, other, 1e-6)
     layer.reset()
     layer.fprop(numbers(be, F, T * N))  # forward with two threads, backward with one
-    thread_pool.set_threads(1)
+    concurrency.set_threads(1)
     layer.bprop(numbers(be, H, T * N, seed=1))
     near(layer.dW, want[1], 1e-6)
 
@@ -375,7 +375,7 @@ def test_more_threads_or_fewer_change_nothing(be, kind, threads):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_runs_recurrent_layers_too(be, threads):
-    thread_pool.set_threads(2)
+    concurrency.set_threads(2)
     layer = made(be, gated("LSTM"))
     want = gone(layer, be)
     child = os.fork()

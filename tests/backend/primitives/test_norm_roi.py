@@ -1,6 +1,6 @@
 """RoI pooling and non-maximum suppression, compared with loops over pixels and pairs of boxes.
 
-Tests ``neonlite/backend/primitives/roi.py``.
+Tests ``neonlite/backend/primitives/norm.py``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import neonlite as nl
-from neonlite.backend.attributes import assigned_names
+from neonlite.backend.objects import assigned_names
 from neonlite.callbacks import EarlyStop
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Gaussian

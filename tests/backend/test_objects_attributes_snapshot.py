@@ -6,7 +6,7 @@ from types import MethodType
 from typing import Any
 
 from neonlite import Backend
-from neonlite.backend.attributes import AttributeSnapshot
+from neonlite.backend.objects import AttributeSnapshot
 from neonlite.initializers import Constant
 from neonlite.layers import BiBNRNN, Convolution, Linear, MergeSum, Recurrent, Sequential
 from neonlite.transforms import Tanh

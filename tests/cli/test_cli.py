@@ -1,6 +1,6 @@
 """Tests of the neonlite command on data sets: train, eval, draw, bench, info, and one-line errors.
 
-Tests ``neonlite/cli/command_line.py``, ``neonlite/cli/evaluate.py`` and ``neonlite/cli/networks.py``.
+Tests ``neonlite/cli/__init__.py`` and ``neonlite/cli/commands.py``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from neonlite import cli
 from neonlite.callbacks import Callback
-from neonlite.cli import command_line, evaluate, main
+from neonlite.cli import commands, main
 from neonlite.cli import train as train_command
 from neonlite.data import corpora, digits
 from neonlite.models import Model
@@ -63,7 +64,7 @@ def test_a_configuration_file_has_the_options_of_a_command(capsys, tmp_path):
 def test_the_configuration_file_of_the_documentation_is_valid(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
     (tmp_path / "run.cfg").write_text(page[page.index("# run.cfg") :].partition("```")[0])
-    args = command_line.make_parser().parse_args(["train", "t.csv", "--config", str(tmp_path / "run.cfg")])
+    args = cli.make_parser().parse_args(["train", "t.csv", "--config", str(tmp_path / "run.cfg")])
     assert (args.target, args.batch_size, args.hidden, args.no_progress_bar) == ("species", 64, [64, 32], True)
 
 
@@ -162,7 +163,7 @@ def test_a_short_text_has_as_many_columns_as_have_a_next_character_in_each_step(
     texts = {"train": "ab" * 5000, "valid": ("ab" * characters)[:characters]}
     monkeypatch.setattr(corpora, "load_corpus", lambda path, **_: corpora.Corpus("t", texts, 64, onehot_input=False))
     cpu.bsz = 50
-    _, train, valid = evaluate.load_data("text", "t.txt")
+    _, train, valid = commands.load_data("text", "t.txt")
     assert cpu.bsz == columns
     assert valid.nbatches == 1
     assert train.nbatches == 9999 // (64 * columns)
@@ -227,7 +228,7 @@ def test_ctrl_c_is_handled_during_startup(capsys, monkeypatch):
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("neonlite.cli.command_line.make_parser", interrupted)
+    monkeypatch.setattr("neonlite.cli.make_parser", interrupted)
     assert main([]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
@@ -273,7 +274,7 @@ def test_info_lists_what_is_installed(capsys):
 
 def test_a_missing_package_is_reported_with_its_pip_command(capsys, monkeypatch):
     monkeypatch.setattr("neonlite.cli.train.find_spec", lambda package: None)
-    monkeypatch.setattr("neonlite.cli.networks.EXTRA_PACKAGES", {"viz": "a-package-that-does-not-exist"})
+    monkeypatch.setattr("neonlite.cli.commands.EXTRA_PACKAGES", {"viz": "a-package-that-does-not-exist"})
     assert 'viz          no   pip install "neonlite[viz]"' in run_main(capsys, "info")
     assert main(["train", "iris", "--plot", "c.png"]) == 1
     assert '--plot needs matplotlib: pip install "neonlite[viz]"' in capsys.readouterr().err

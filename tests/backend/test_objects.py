@@ -13,7 +13,7 @@ from helpers.network_steps import inputs, ready, step, values
 
 import neonlite.layers as layers_module
 from neonlite import NervanaObject
-from neonlite.backend.serialization import constructor_arguments, deserialize
+from neonlite.backend.objects import constructor_arguments, deserialize
 from neonlite.data import TimeSeries
 from neonlite.initializers import Array, Constant, Gaussian, IdentityInit, Initializer, Uniform
 from neonlite.layers import (

@@ -12,7 +12,7 @@ from collections import deque
 import pytest
 
 from neonlite.backend import Backend
-from neonlite.backend.cache import Cache, clear_caches
+from neonlite.backend.concurrency import Cache, clear_caches
 
 
 def test_what_was_used_last_is_kept() -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from neonlite import cli
 from neonlite.backend.measure import OutOfMemoryError
 from neonlite.callbacks import Callbacks, History
-from neonlite.cli import command_line, main, networks
+from neonlite.cli import commands, main
 from neonlite.data import digits
 from neonlite.files import printable
 from neonlite.models import CheckpointError, Model
@@ -53,7 +54,7 @@ def test_an_error_is_one_line_and_neonlite_debug_raises_it(capsys, monkeypatch, 
     def fail(args: Any) -> None:
         raise error
 
-    monkeypatch.setattr(command_line, "run_info", fail)
+    monkeypatch.setattr(cli, "run_info", fail)
     monkeypatch.delenv("NEONLITE_DEBUG", raising=False)
     assert main(["info"]) == 1
     assert capsys.readouterr().err == words
@@ -224,7 +225,7 @@ def test_names_in_the_history_of_a_file_are_printed_escaped(files, capsys, tmp_p
 
 def test_the_log_of_a_training_is_escaped(caplog):
     train, _ = digits().iterators()
-    model = Model(networks.make_network("mlp"))
+    model = Model(commands.make_network("mlp"))
     callbacks = Callbacks(model, progress_bar=False)
     callbacks.history.record(f"evil{ESCAPES}", 1, 0.5)
     with caplog.at_level("INFO", logger="neonlite"):

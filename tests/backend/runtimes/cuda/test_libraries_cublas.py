@@ -11,10 +11,10 @@ from helpers.simulated_gpu import LAYOUTS, OpByOp, numbers, ran, simulated
 
 from neonlite import Backend
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
-from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.initializers import Constant
 from neonlite.layers import GRU, LSTM, Recurrent
 from neonlite.transforms import Logistic, Tanh
+from neonlite.typing import FLOAT_DTYPES
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 

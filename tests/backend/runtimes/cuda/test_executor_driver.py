@@ -1,6 +1,6 @@
 """GPU errors: out of memory, another device, a fork, a damaged cache. Kernels run on the stand-in.
 
-Tests ``neonlite/backend/runtimes/cuda/driver.py``.
+Tests ``neonlite/backend/runtimes/cuda/executor.py``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from helpers.standin_cupy import Machine, installed
 
 from neonlite import Backend, cleanup_backend, gen_backend
 from neonlite.backend.runtimes.cuda import libraries
-from neonlite.backend.runtimes.cuda.cublas import Cublas
-from neonlite.backend.runtimes.cuda.driver import shared_cublas
-from neonlite.backend.runtimes.cuda.libraries import PerThread
+from neonlite.backend.runtimes.cuda.executor import shared_cublas
+from neonlite.backend.runtimes.cuda.libraries import Cublas, PerThread
 from neonlite.backend.runtimes.cuda.simulator import SimulatedDriver, SimulatedGPU
 from neonlite.backend.runtimes.numpy import NumPyRuntime
 

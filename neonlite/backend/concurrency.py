@@ -1,4 +1,4 @@
-"""Locks that are fair or released in a forked process, and signals that wait until work is complete."""
+"""Concurrency: locks that are fair or released in a forked process, signals that wait, caches, and the thread pool."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from operator import attrgetter
+from threading import Event
 from time import monotonic
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar, cast
+
+from neonlite.backend.validation import integer
+
+# --- locks ---
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 FORK_WAIT = 2.0  # seconds that a fork waits for the steps and predictions of other threads
@@ -268,3 +273,196 @@ def uninterrupted() -> Iterator[None]:
     active = active_interrupt()
     with DeferredInterrupt() if active is None else nullcontext(active) as interrupt, interrupt.defer():
         yield
+
+
+# --- caches: dicts of bounded size that forget what was not used for longest; closing a backend empties its own ---
+
+_caches: weakref.WeakSet[Cache] = weakref.WeakSet()
+_caches_lock = create_lock()  # a set must not change while it is iterated
+
+
+def count(key: object, value: object) -> int:
+    """Return 1, the cost of an entry of a cache that is limited by the number of entries."""
+    return 1
+
+
+class Cache(dict[Any, Any]):
+    """A bounded cache for all threads, in which a lookup ``cache[key]`` is one of a dict.
+
+    It has two generations of half the capacity. Entries are added to the younger one. When this is full, it becomes the
+    older one, whose entries are dropped; an entry that is looked up there returns to the younger one. So at least the
+    half of the capacity that was used last is kept. ``cache.get(key)`` finds the younger generation only.
+
+    Parameters
+    ----------
+    capacity : int
+        The most that all entries may cost together.
+    owner : object, optional
+        The memory tracker of the backends whose closing empties the cache. Without one, closing any backend does.
+    cost : callable, optional
+        ``cost(key, value)`` of an entry; by default each costs 1.
+    """
+
+    __slots__ = ("__weakref__", "capacity", "cost", "lock", "older", "older_cost", "owner", "younger_cost")
+    older: dict[Any, Any]
+    younger_cost: int
+    older_cost: int
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
+
+    def __init__(self, capacity: int, owner: object = None, cost: Callable[[Any, Any], int] = count) -> None:
+        self.capacity, self.owner, self.cost = capacity, owner, cost
+        self.lock = create_lock()  # held while the cache changes; lookups need no lock
+        self.clear()
+        with _caches_lock:
+            _caches.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy is empty: what is cached can be made again
+        return Cache, (self.capacity, None, self.cost)
+
+    def __len__(self) -> int:
+        return super().__len__() + len(self.older)
+
+    def __missing__(self, key: Any) -> Any:
+        return self.add(key, self.older[key])
+
+    def find(self, key: Any) -> Any:
+        """Return the value of a key, or None."""
+        try:
+            return self[key]
+        except KeyError:
+            return None
+
+    def values(self) -> list[Any]:  # type: ignore[override]
+        """Return all values."""
+        return [*self.older.values(), *super().values()]
+
+    @property
+    def total_cost(self) -> int:
+        """The cost of all entries."""
+        return self.younger_cost + self.older_cost
+
+    def add(self, key: Any, value: Any) -> Any:
+        """Cache a value and return it, or the one that is cached already."""
+        with self.lock:
+            if key in self:
+                return self[key]
+            if key in self.older:
+                value = self.older[key]
+            cost = self.cost(key, value)
+            if 2 * (self.younger_cost + cost) > self.capacity:
+                self.older, self.older_cost = dict(self), self.younger_cost
+                super().clear()
+                self.younger_cost = 0
+            if self.total_cost + cost > self.capacity:  # after an entry that costs more than half of it
+                self.older, self.older_cost = {}, 0
+            self[key] = value
+            self.younger_cost += cost
+            if self.older.pop(key, self) is not self:
+                self.older_cost -= cost
+            return value
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        with self.lock:
+            super().clear()
+            self.older, self.younger_cost, self.older_cost = {}, 0, 0
+
+
+def clear_caches(owner: object) -> None:
+    """Empty the caches of a memory tracker, and those that belong to no backend."""
+    with _caches_lock:
+        caches = list(_caches)
+    for cache in caches:
+        if cache.owner is None or cache.owner is owner:
+            cache.clear()
+
+
+# --- the thread pool, which is created when it is first used, and again after a fork ---
+
+_pool: Any = None
+_num_threads = 0
+
+
+def get_num_threads() -> int:
+    """Return the number of threads: that of ``set_threads``, else OMP_NUM_THREADS, else the available CPUs.
+
+    Returns
+    -------
+    int
+        The number of threads.
+    """
+    global _num_threads
+    if not _num_threads:
+        env_value = (
+            os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+        )  # OMP_NUM_THREADS may list one number per nesting level
+        available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        _num_threads = int(env_value) if env_value.isdecimal() and int(env_value) else available
+    return _num_threads
+
+
+def set_threads(n: int) -> None:
+    """Set the number of threads of this process.
+
+    Results of op-trees do not depend on it; sums inside of primitives may differ in the last digits.
+
+    Parameters
+    ----------
+    n : int
+        The number of threads, at least 1.
+
+    Raises
+    ------
+    ValueError
+        ``n`` is less than 1.
+    """
+    global _num_threads, _pool
+    _num_threads = integer("the number of threads", n)
+    _pool = None  # the threads of the old pool end once it is no longer referenced
+
+
+def parallel_for(work: Callable[[Iterator[int]], None], count: int, workers: int = 0) -> None:
+    """Call ``work`` in several threads with one shared iterator over range(count), which yields each index once.
+
+    Parameters
+    ----------
+    work : callable
+        Called with the iterator of indices.
+    count : int
+        The number of indices.
+    workers : int, optional
+        The number of calls; the number of threads by default.
+    """
+    global _pool
+    indices = iter(range(count))
+    pool, num_threads = _pool, get_num_threads()
+    if pool is None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        pool = ThreadPoolExecutor(max(1, num_threads - 1), "neonlite")
+        are_started = Event()
+        try:  # start all threads, as one that fails to start later would leave a part of the work done
+            for _ in range(num_threads - 1):
+                pool.submit(are_started.wait)
+        finally:
+            are_started.set()
+        _pool = pool
+    futures = [pool.submit(work, indices) for _ in range((workers or num_threads) - 1)]
+    try:
+        work(indices)
+    finally:
+        for _ in indices:  # after an error, skip the remaining indices
+            pass
+        errors = [future.exception() for future in futures]  # waits for all of them, so none writes after an error
+    for error in filter(None, errors):
+        raise error
+
+
+def _reset_after_fork() -> None:
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)

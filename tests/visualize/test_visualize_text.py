@@ -9,7 +9,7 @@ from helpers.expressions import ODD
 
 from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode
-from neonlite.visualize.text import COMMUTATIVE, format_first_values
+from neonlite.visualize import COMMUTATIVE, format_first_values
 
 LIMIT = 200
 

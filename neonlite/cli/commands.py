@@ -1,20 +1,108 @@
-"""The commands eval, predict and sample, which use a saved network; data sets, and metrics as text."""
+"""The commands except train, which use a saved network or the networks of the zoo; the output of all commands."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import os
+import random
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from neonlite.backend import gen_backend
-from neonlite.cli.output import say
-from neonlite.files import (
-    check_output,
-    printable,
-    same_file,
-    write_output,
-)
+from neonlite.backend.runtimes import info
+from neonlite.files import check_output, check_writable, encodable, printable, same_file, write_atomic, write_output
+from neonlite.messages import did_you_mean
+from neonlite.version import __version__
+
+# --- output: texts, warnings and errors, with what a terminal cannot print escaped ---
+
+
+def flush_streams(status: int) -> int:
+    """Flush standard output and error; return the exit status, or that of a write error of standard output."""
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError as error:
+        discard(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            print_error(f"neonlite: {error}")
+        status = status or (141 if isinstance(error, BrokenPipeError) else 1)
+    try:
+        if sys.stderr:
+            sys.stderr.flush()
+    except OSError:  # as of a terminal that was closed
+        discard(sys.stderr)
+    return status
+
+
+def discard(stream: TextIO) -> None:
+    """Let a stream that cannot be written discard its text: Python flushes it at exit, and fails with status 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def format_error(error: Exception) -> str:
+    """Return the message of an error; with the type and a hint if the error is unexpected."""
+    if isinstance(error, MemoryError):
+        return str(error) or "out of memory. Reduce --batch-size."
+    if isinstance(error, (OSError, ImportError, ValueError, IndexError, RuntimeError)) and str(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}. Set NEONLITE_DEBUG=1 in the environment to print the traceback."
+
+
+def format_message(message: str, args: argparse.Namespace) -> str:
+    """Return a message that names the CSV file instead of its model; control characters of options are escaped."""
+    dataset = getattr(args, "dataset", None)
+    if isinstance(dataset, Path) and message.startswith(model_call := f"{dataset.stem}.fit: "):
+        message = f"{dataset}: {message.removeprefix(model_call)}"
+    for value in vars(args).values():
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, str | Path):
+                message = message.replace(str(part), printable(part, ""))
+    return message
+
+
+def say(*texts: object, end: str = "\n") -> None:
+    """Print texts that may come from a file: control characters, and those that it cannot encode, are escaped."""
+    print(*(encodable(printable(text), sys.stdout) for text in texts), end=end, flush=not end.endswith("\n"))
+
+
+def print_error(message: str) -> None:
+    """Print a message to standard error, if it is open."""
+    if sys.stderr:
+        with suppress(OSError):
+            print(encodable(printable(message), sys.stderr), file=sys.stderr)
+
+
+def connected() -> Any:
+    """Return the communicator of this process if it is one of several, else None."""
+    module = sys.modules.get("neonlite.distributed.communicator")
+    return module.world() if module is not None and module.is_distributed() else None
+
+
+@contextmanager
+def print_warnings(args: argparse.Namespace) -> Iterator[None]:
+    """Print each warning as one line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = lambda message, *_: print_error(
+            f"neonlite: warning: {format_message(str(message), args)}"
+        )
+        yield
+
+
+def format_option(name: str) -> str:
+    """Return the option of an attribute of the parsed arguments."""
+    return f"--{name.replace('_', '-')}"
+
+
+# --- eval, predict and sample, which use a saved network ---
 
 MAX_MATRIX_CLASSES = 20  # of a printed confusion matrix; a wider one does not fit a terminal
 MAX_MATRIX_LABEL = 16  # characters
@@ -192,3 +280,100 @@ def run_sample(args: argparse.Namespace) -> None:
             )
         say(vocab[token_id], end="")
     say()
+
+
+# --- info, draw and bench: what is installed, and the structure and the speed of networks ---
+
+EXTRA_PACKAGES = {  # extra -> package
+    "viz": "matplotlib",
+    "hdf5": "h5py",
+    "datasets": "pooch",
+    "tensorboard": "tensorboardX",
+    "sklearn": "scikit-learn",
+    "mpi": "mpi4py",
+    "notebook": "notebook",
+}
+
+
+def make_optimizer(name: str, rate: float, epochs: int) -> Any:
+    """Return an optimizer with a cosine schedule."""
+    from neonlite import optimizers
+
+    schedule = optimizers.CosineSchedule(epochs)
+    if name == "sgd":
+        return optimizers.GradientDescentMomentum(rate, 0.9, schedule=schedule)
+    make = {"adam": optimizers.Adam, "adamw": optimizers.AdamW, "rmsprop": optimizers.RMSProp}[name]
+    return make(learning_rate=rate, schedule=schedule)
+
+
+def run_info(args: argparse.Namespace) -> None:
+    """Print versions, runtimes and installed extras."""
+    say(f"neonlite {__version__}, Python {sys.version.split()[0]}, NumPy {version('numpy')}")
+    say(f"\nruntimes:\n{info()}\n\nextras:")
+    for extra, package in EXTRA_PACKAGES.items():
+        try:
+            status = f"yes  {package} {version(package)}"
+        except PackageNotFoundError:
+            status = f'no   pip install "neonlite[{extra}]"'
+        say(f"{extra:<11}  {status}")
+
+
+def run_draw(args: argparse.Namespace) -> None:
+    """Print the summary of a network."""
+    from neonlite.layers import Sequential
+    from neonlite.models import Model
+    from neonlite.models.zoo import MODELS
+
+    gen_backend(args.backend, batch_size=args.batch_size or 128)
+    if args.model not in MODELS and Path(args.model).is_file():
+        say(Model(args.model, weights_only=True).summary())
+        return
+    say(Sequential(make_network(args.model), name=args.model).summary(get_input_shape(args)))
+
+
+def make_network(name: str) -> Any:
+    """Return the layers of a network of the zoo."""
+    from neonlite.models.zoo import MODELS
+
+    if name not in MODELS:
+        expected = f"a file or one of the networks {', '.join(MODELS)}"
+        raise ValueError(f"expected {expected}, got {name}.{did_you_mean(name, MODELS)}")
+    return MODELS[name]()
+
+
+def get_input_shape(args: argparse.Namespace) -> int | tuple[int, ...]:
+    """Return the shape of the inputs: (C, H, W), or F."""
+    sizes = args.shape or args.sizes
+    return sizes[0] if len(sizes) == 1 else tuple(sizes)
+
+
+def run_bench(args: argparse.Namespace) -> None:
+    """Measure the time of training steps."""
+    from neonlite.data import ArrayIterator
+    from neonlite.models import Model
+    from neonlite.transforms import CrossEntropyMulti
+
+    names = [args.backend] if args.backend else [runtime.name for runtime in info() if runtime.is_usable]
+    names = [name for name in names if name != "strict" or args.backend]  # the strict runtime is slow, for debugging
+    shape, n = get_input_shape(args), args.batch_size or 128
+    draw = random.Random(0).random
+    rows = [[draw() for _ in range(math.prod(args.shape or args.sizes))] for _ in range(n)]
+    say(f"milliseconds, medians of {args.iterations} steps of {n} rows of {shape}")
+    say(f"{'':<24}{'forward':>10}{'backward':>10}{'step':>10}{'rows/s':>12}")
+    results = []
+    for model in args.models:  # raises errors before the measurements
+        make_network(model)
+    if args.json:
+        check_writable("--json", args.json)
+    for model in args.models or ["mlp", "lenet"]:
+        for name in names:
+            gen_backend(name, rng_seed=0, batch_size=n)
+            data = ArrayIterator(rows, [i % 10 for i in range(n)], 10, lshape=shape)
+            times = Model(make_network(model), data).benchmark(
+                data, cost=CrossEntropyMulti(), optimizer=make_optimizer("adam", 1e-3, 1), niterations=args.iterations
+            )
+            fprop, bprop, step = (times[part]["median"] for part in ("fprop", "bprop", "iteration"))
+            say(f"{f'{model} on {name}':<24}{fprop:>10.2f}{bprop:>10.2f}{step:>10.2f}{1000 * n / step:>12,.0f}")
+            results.append({"model": model, "backend": name, "shape": shape, "batch_size": n, "ms": times})
+    if args.json:
+        write_atomic(args.json, f"{json.dumps(results, indent=1)}\n".encode())

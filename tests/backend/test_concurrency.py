@@ -17,8 +17,8 @@ import pytest
 from helpers.runtimes import RUNTIMES
 
 from neonlite import Backend, gen_backend
-from neonlite.backend import lock as lock_module
-from neonlite.backend.lock import FairLock
+from neonlite.backend import concurrency as lock_module
+from neonlite.backend.concurrency import FairLock
 from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator
 from neonlite.layers import Affine

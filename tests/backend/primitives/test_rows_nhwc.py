@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from neonlite import Autodiff, Backend
-from neonlite.backend.primitives import nhwc
-from neonlite.backend.primitives.nhwc import REORDER, rows_shape
+from neonlite.backend.primitives import rows
+from neonlite.backend.primitives.rows import REORDER, rows_shape
 from neonlite.backend.runtimes.onednn import bindings
 
 pytestmark = pytest.mark.skipif(bindings.get_library() is None, reason=bindings.version_info())
@@ -79,7 +79,7 @@ def random_network(be: Backend, leaf: Leaves, seed: int) -> list[Any]:
 def test_random_networks_and_their_gradients_have_the_values_that_they_have_in_float64(
     cpu: Backend, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nhwc, "MIN_ROW_IMAGES", seed % 2 * 1000)  # else small images have no rows of several pixels
+    monkeypatch.setattr(rows, "MIN_ROW_IMAGES", seed % 2 * 1000)  # else small images have no rows of several pixels
     found: list[list[Any]] = []
     for dtype in ("float32", "float64"):
         leaf = Leaves(cpu, dtype)
@@ -183,7 +183,7 @@ def test_rows_hold_several_pixels_of_images_with_few_channels() -> None:
 def test_ops_that_mix_pixels_and_samples_read_images_in_their_own_layout(
     cpu: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nhwc, "MIN_ROW_IMAGES", 0)
+    monkeypatch.setattr(rows, "MIN_ROW_IMAGES", 0)
     leaf = Leaves(cpu, "float32")
     x, f, turned = leaf(4, 6, 6, 4), leaf(4, 3, 3, 4), leaf(4, 6, 4, 6).permute((0, 1, 3, 2))
     y = cpu.conv(cpu.conv(x, f, padding=1), f, padding=1)
