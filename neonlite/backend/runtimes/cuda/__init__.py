@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import neonlite.backend.runtimes.cuda.libraries as libraries
 from neonlite.backend.concurrency import Cache
-from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.random import RandomStreams, mask_threshold
 from neonlite.backend.runtimes.base import Runtime
@@ -146,7 +145,7 @@ class CudaRuntime(Runtime):
         size = math.prod(out.shape)
         n = -(-size // values_per_block)
         blocks = reserve_blocks(streams, stream, n)
-        address, _ = self.address_and_strides(write_chwn(out, overwrite=True))
+        address, _ = self.address_and_strides(out._array)
         if n:
             source = fill_source(values, out.info.dtype, scalars)
             kernel: Kernel = self.fill_kernels.find(source)

@@ -39,7 +39,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
     get_library,
     version_info,
 )
-from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, aligned_address
+from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, OneDNNConvolution, aligned_address
 from neonlite.backend.runtimes.onednn.post_ops import (
     ELTWISE_FUNCTIONS,
     INEXACT_OPS,
@@ -51,7 +51,7 @@ from neonlite.backend.runtimes.onednn.post_ops import (
     can_start,
     get_chain,
 )
-from neonlite.backend.runtimes.onednn.products import OneDNNBatchNorm, OneDNNMatmul
+from neonlite.backend.runtimes.onednn.products import OneDNNMatmul
 from neonlite.ops import OPS
 from neonlite.ops.functions import Shape, contiguous_strides
 from neonlite.tree_structure import Constant
@@ -123,8 +123,8 @@ class RecurrentPrimitive(NamedTuple):
     gradient_reorders: list[Primitive]
 
 
-class OneDNNRecurrent(OneDNNBatchNorm):
-    """Recurrent layers of float32 by oneDNN, on top of convolution and batch normalization."""
+class OneDNNRecurrent(OneDNNConvolution):
+    """Recurrent layers of float32 by oneDNN, on top of convolution."""
 
     def recurrent_shape(self, shape: Sequence[Any], dtype: str) -> RecurrentShape | None:
         """Return (kind, T, N, F, H, is_reversed) as a shape if oneDNN is faster than NumPy; else None."""
