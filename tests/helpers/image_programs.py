@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import reject
 
 from neonlite import Autodiff, Backend, NervanaObject, jit
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.tensor import Tensor
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import (

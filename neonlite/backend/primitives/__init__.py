@@ -12,8 +12,7 @@ import numpy as np
 from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer, axis_window_offsets
 from neonlite.ops.functions import run_scatter_add
 from neonlite.ops.images import bin_bounds
-from neonlite.typing import NativeArray as Array
-from neonlite.typing import NumPyArray
+from neonlite.typing import NativeArray as Array, NumPyArray
 
 # --- matrix products ---
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.backend.planning import Plan
-from neonlite.backend.runtimes.numpy import (
+from neonlite.backend.runtimes import (
     ROW_MAJOR,
     data_address,
     get_openblas,
@@ -20,17 +20,8 @@ from neonlite.backend.runtimes.numpy import (
     min_gemm_work,
     openmp_threads,
 )
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
-from neonlite.backend.runtimes.onednn.bindings import (
-    ARG_DST,
-    ARG_SRC,
-    ARG_WEIGHTS,
-    Library,
-    Primitive,
-    UnsupportedError,
-    get_library,
-    primitives,
-)
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
+from neonlite.backend.runtimes.onednn import bindings as dnnl
 from neonlite.typing import NumPyArray as Array
 
 # multiply-adds, of all products of a stack and of a matrix-vector product, up to which OpenBLAS itself uses one thread.
@@ -65,18 +56,18 @@ def sgemm_args(a: Array, b: Array, c: Array) -> SgemmArgs | None:
 
 
 @lru_cache(1)
-def get_sgemm(library: Library) -> Any:
+def get_sgemm(library: dnnl.Library) -> Any:
     """Return ``dnnl_sgemm`` with its argument types set."""
     sgemm = library.functions.dnnl_sgemm
     sgemm.argtypes = [*[c_char] * 2, *[c_int64] * 3, c_float, *[c_void_p, c_int64] * 2, c_float, c_void_p, c_int64]
     return sgemm
 
 
-def get_batched_matmul(library: Library, *stacks: Array) -> Primitive | None:
+def get_batched_matmul(library: dnnl.Library, *stacks: Array) -> dnnl.Primitive | None:
     """Return this thread's primitive for the product of two stacks into a third, or None if there is no fast one."""
     key = get_ident(), "matmul", openmp_threads(), *((x.shape, x.strides) for x in stacks)
     with suppress(KeyError):
-        return primitives[key]
+        return dnnl.primitives[key]
     primitive = None
     if all(step >= 0 and step % x.itemsize == 0 for x in stacks for step in x.strides):
         a, b, c = (library.memory_desc(x.shape, [step // x.itemsize for step in x.strides]) for x in stacks)
@@ -87,10 +78,10 @@ def get_batched_matmul(library: Library, *stacks: Array) -> Primitive | None:
             c.handle,
             None,
         )  # default attributes: oneDNN allocates the scratchpad of a few kB
-        with suppress(UnsupportedError):
+        with suppress(dnnl.UnsupportedError):
             primitive_desc = library.primitive_desc("matmul", library.engine, *args)
-            primitive = Primitive(library, primitive_desc, {ARG_SRC: a, ARG_WEIGHTS: b, ARG_DST: c})
-    return primitives.add(key, primitive)
+            primitive = dnnl.Primitive(library, primitive_desc, {dnnl.ARG_SRC: a, dnnl.ARG_WEIGHTS: b, dnnl.ARG_DST: c})
+    return dnnl.primitives.add(key, primitive)
 
 
 class OneDNNMatmul(NumPyPrimitives):
@@ -105,7 +96,7 @@ class OneDNNMatmul(NumPyPrimitives):
         is_vector = min(m, n) == 1  # one operand is a vector
         library = None
         if c.size * a.shape[-1] > (MIN_VECTOR_WORK if is_vector else MIN_WORK):
-            library = get_library() if a.dtype == b.dtype == c.dtype == FLOAT32 else None
+            library = dnnl.get_library() if a.dtype == b.dtype == c.dtype == FLOAT32 else None
         if library is None:
             super().gemm(a, b, c, alpha, beta)
             return
@@ -131,9 +122,9 @@ class OneDNNMatmul(NumPyPrimitives):
                 v = plan.view_base(step.inputs[1])
                 if plan.shape(step.inputs[1])[1] % ROW_ELEMENTS == 0 and v in plan.offsets:
                     shifts[v] = SHIFT_BYTES
-        return shifts if shifts and get_library() is not None else {}
+        return shifts if shifts and dnnl.get_library() is not None else {}
 
-    def _try_batched(self, library: Library, a: Array, b: Array, c: Array) -> bool:
+    def _try_batched(self, library: dnnl.Library, a: Array, b: Array, c: Array) -> bool:
         """Multiply two stacks, or their transposes for a column-major c; return whether that was possible."""
         if c.strides[-2] < c.strides[-1]:
             a, b, c = (np.swapaxes(x, 1, 2) for x in (b, a, c))
@@ -143,7 +134,7 @@ class OneDNNMatmul(NumPyPrimitives):
             self._execute_batched(primitive, a, b, c)
         return True
 
-    def _execute_batched(self, primitive: Primitive, *arrays: Array) -> None:
+    def _execute_batched(self, primitive: dnnl.Primitive, *arrays: Array) -> None:
         if self.runtime.has_values:
             primitive(*(data_address(x).value for x in arrays))
 
@@ -157,7 +148,7 @@ class OneDNNMatmul(NumPyPrimitives):
         return not may_share_memory(a, c) and not may_share_memory(b, c)
 
     def _run_sgemm(
-        self, library: Library, args: SgemmArgs, a: Array, b: Array, c: Array, alpha: float, beta: float
+        self, library: dnnl.Library, args: SgemmArgs, a: Array, b: Array, c: Array, alpha: float, beta: float
     ) -> None:
         if not self.runtime.has_values:
             return

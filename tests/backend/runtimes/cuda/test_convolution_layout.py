@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from helpers import image_programs
 from helpers.simulated_gpu import ByCudnn
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from neonlite import Autodiff, Backend, NervanaObject
 from neonlite.backend.primitives.geometry import ImageShape
@@ -21,8 +20,7 @@ from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.callbacks import Callbacks
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import LRN as Response
-from neonlite.layers import Affine, BatchNorm, Conv, MergeSum, Pooling, Sequential, SkipNode
+from neonlite.layers import LRN as Response, Affine, BatchNorm, Conv, MergeSum, Pooling, Sequential, SkipNode
 from neonlite.models import Model
 from neonlite.optimizers import Adam
 from neonlite.transforms import Rectlin

@@ -3,7 +3,7 @@
 The reference runs on NumPy arrays in float64 and shares no code with the kernels. Shapes come from the seeded
 generators of test_primitives.py, which runs on the kernels, too, with NEONLITE_TEST_SIMULATED=1.
 
-Tests ``neonlite/backend/runtimes/cuda/convolution.py``, ``neonlite/backend/runtimes/cuda/pooling.py`` and
+Tests ``neonlite/backend/runtimes/cuda/convolution.py``, ``neonlite/backend/runtimes/cuda/__init__.py`` and
 ``neonlite/backend/runtimes/cuda/kernels.py``.
 """
 

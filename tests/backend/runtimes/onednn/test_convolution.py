@@ -15,8 +15,7 @@ import pytest
 from helpers import image_programs
 from helpers.allocations import buffers
 from helpers.onednn_primitives import HERE, Array, counts, every_dtype, near, needs, normal
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from neonlite import Backend
 from neonlite.backend import concurrency
