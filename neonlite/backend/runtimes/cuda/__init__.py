@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from neonlite.backend.concurrency import Cache
-from neonlite.backend.planning.layout import can_write_nhwc, layout_of, read_chwn, read_nhwc, write_chwn, write_nhwc
-from neonlite.backend.primitives import ReferencePrimitives, saved_operand
-from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer
+from neonlite.backend.primitives import ReferencePrimitives
+from neonlite.backend.primitives.geometry import LRNLayer, NHWCImages, PoolLayer, as_chwn
 from neonlite.backend.random import RandomStreams, mask_threshold
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.cuda import kernels, libraries as libraries
@@ -219,17 +217,11 @@ class CudaPooling(CudaReorderer):
 
     def pool_fprop(self, layer: PoolLayer, i: NativeArray, o: NativeArray, argmax: NativeArray, beta: float) -> None:
         """Pool images into ``o``, which may have a larger float dtype, or into ``argmax`` alone."""
-        if beta != 0 or not self._pool_fprop_nhwc(layer, i, o, argmax):
-            self._pool_fprop(layer, read_chwn(i), write_chwn(o, beta == 0), write_chwn(argmax, True), beta)
-
-    def _pool_fprop_nhwc(self, layer: PoolLayer, i: NativeArray, o: NativeArray, argmax: NativeArray) -> bool:
-        """Pool NHWC images with NHWC results and return True, or return False where that is not possible."""
-        results = [o] if argmax is None else [o, argmax]
-        if not layer.is_channelwise or layout_of(i) != "NHWC" or not can_write_nhwc(results, [i]):
-            return False
-        with write_nhwc(o) as out, nullcontext() if argmax is None else write_nhwc(argmax) as indices:
-            self._pool_fprop(layer, read_nhwc(i), out, indices, 0.0, is_nhwc=True)
-        return True
+        if isinstance(o, NHWCImages):
+            indices = None if argmax is None else argmax.flat
+            self._pool_fprop(layer, self.nhwc_operand("images", i), o.flat, indices, 0.0, is_nhwc=True)
+        else:
+            self._pool_fprop(layer, as_chwn(i), o, argmax, beta)
 
     def _pool_fprop(
         self, layer: PoolLayer, i: NativeArray, o: NativeArray, argmax: NativeArray, beta: float, is_nhwc: bool = False
@@ -252,31 +244,12 @@ class CudaPooling(CudaReorderer):
         alpha: float,
         beta: float,
     ) -> None:
-        if not self._pool_bprop_nhwc(layer, i, e, d, argmax, alpha, beta):
-            i, e, argmax = read_chwn(i) if layer.op in ("max", "l2") else None, read_chwn(e), read_chwn(argmax)
-            self._pool_bprop(layer, i, e, write_chwn(d, beta == 0), argmax, alpha, beta)
-
-    def _pool_bprop_nhwc(
-        self,
-        layer: PoolLayer,
-        i: NativeArray,
-        e: NativeArray,
-        d: NativeArray,
-        argmax: NativeArray,
-        alpha: float,
-        beta: float,
-    ) -> bool:
-        """Compute the gradient in NHWC and return True, or return False if argmax, or else the images, are in CHWN."""
-        saved = saved_operand(layer, i, e, argmax)
-        if not layer.is_channelwise or alpha != 1 or beta != 0 or layout_of(saved) != "NHWC":
-            return False
-        if not can_write_nhwc([d], [e, saved]):
-            return False
-        i, argmax = (read_nhwc(saved) if layer.op == op else None for op in ("l2", "max"))
-        errors = self.nhwc_operand("errors", e)
-        with write_nhwc(d) as out:
-            self._pool_bprop(layer, i, errors, out, argmax, alpha, beta, is_nhwc=True)
-        return True
+        if isinstance(d, NHWCImages):
+            i, argmax = (None if x is None else x.flat for x in (i, argmax))
+            self._pool_bprop(layer, i, self.nhwc_operand("errors", e), d.flat, argmax, 1.0, 0.0, is_nhwc=True)
+        else:
+            i, e, argmax = as_chwn(i) if layer.op in ("max", "l2") else None, as_chwn(e), as_chwn(argmax)
+            self._pool_bprop(layer, i, e, d, argmax, alpha, beta)
 
     def _pool_bprop(
         self,
@@ -315,16 +288,10 @@ class CudaPooling(CudaReorderer):
         a: float,
         b: float,
     ) -> None:
-        S, writes = layer.sizeI // layer.C, []
-        if beta == 0 and layout_of(i) == "NHWC" and can_write_nhwc([o, denom], [i]):
-            writes = [write_nhwc(x) for x in (o, denom)]
-            S, i, (o, denom) = 1, read_nhwc(i), (x.nhwc for x in writes)
-        i, o, denom = read_chwn(i), write_chwn(o, beta == 0), write_chwn(denom, True)
+        S = layer.sizeI // layer.C
         self.launch_elementwise(
             LRN_FPROP, o, layer.sizeI, S, [o, denom, i, alpha, beta, a / layer.J, b, layer.sizeI, S, layer.C, layer.J]
         )
-        for x in writes:
-            x.commit()
 
     def lrn_bprop(
         self,
@@ -338,18 +305,11 @@ class CudaPooling(CudaReorderer):
         a: float,
         b: float,
     ) -> None:
-        S, write = layer.sizeI // layer.C, None
-        if beta == 0 and layout_of(i) == layout_of(denom) == "NHWC" and can_write_nhwc([d], [e, i, denom]):
-            S, i, denom, e = 1, read_nhwc(i), read_nhwc(denom), self.nhwc_operand("errors", e)
-            write = write_nhwc(d)
-            d = write.nhwc
-        i, e, denom, d = read_chwn(i), read_chwn(e), read_chwn(denom), write_chwn(d, beta == 0)
+        S = layer.sizeI // layer.C
         sizes = [layer.sizeI, S, layer.C, layer.J]
         self.launch_elementwise(
             LRN_BPROP, d, layer.sizeI, S, [d, i, e, denom, alpha, beta, 2 * a * b / layer.J, b, *sizes]
         )
-        if write is not None:
-            write.commit()
 
 
 def window_geometry(layer: PoolLayer, is_nhwc: bool) -> list[int]:
@@ -476,7 +436,7 @@ class CudaRuntime(Runtime):
         size = math.prod(out.shape)
         n = -(-size // values_per_block)
         blocks = kernels.reserve_blocks(streams, stream, n)
-        address, _ = self.address_and_strides(write_chwn(out, overwrite=True))
+        address, _ = self.address_and_strides(out._array)
         if n:
             source = kernels.fill_source(values, out.info.dtype, scalars)
             kernel: Kernel = self.fill_kernels.find(source)

@@ -22,7 +22,6 @@ import numpy as np
 
 from neonlite.backend.concurrency import create_lock
 from neonlite.backend.planning import ALIGNMENT_BYTES
-from neonlite.backend.planning.layout import ImageOperand
 from neonlite.backend.runtimes.cuda import CudaRuntime, libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
 from neonlite.backend.runtimes.cuda.executor import CompileError, pack_arguments
@@ -171,17 +170,11 @@ def record_calls(primitives: Any) -> Any:
 
 
 def record_method(method: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a primitive to run through the driver.
-
-    If operands have layout caches, the primitive captures its launches itself.
-    """
+    """Decorate a primitive to run through the driver."""
 
     @wraps(method)
     def wrapper(self: Any, *arguments: object) -> None:
-        if any(isinstance(x, ImageOperand) for x in arguments):
-            method(self, *arguments)
-        else:
-            self.runtime.driver.run(method, self, *arguments)
+        self.runtime.driver.run(method, self, *arguments)
 
     return wrapper
 

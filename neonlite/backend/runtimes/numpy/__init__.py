@@ -17,11 +17,10 @@ import numpy as np
 
 from neonlite.backend.concurrency import get_num_threads
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan
-from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.planning.steps import Stage
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer, axis_window_offsets
-from neonlite.backend.primitives.rows import find_images, find_primitives, lay_out_images, pair_pools
+from neonlite.backend.primitives.rows import find_primitives, lay_out_images, pair_pools
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import accelerated, accelerator_versions, data_address
 from neonlite.backend.runtimes.base import Runner, Runtime
@@ -437,10 +436,6 @@ class BlockedExecutor(StageExecutor):
             plan.shift_offsets(shifts)
         pair_pools(plan)
         plan.primitives = find_primitives(self.primitives, plan, self.compile)
-        has_images = any(any(call.takes_images) for call in plan.primitives.values())
-        if has_images and self.primitives.supports_nhwc:
-            plan.images = find_images(plan)
-            self.memory_tracker.has_layout_caches = True
         stages = [FusedStage(plan, s, self) if s.kind == "fused" else CallStage(plan, s, self) for s in plan.stages]
         plan.required_arena_bytes = lambda: max((stage.required_arena_bytes() for stage in stages), default=0)
         if len(stages) == 1 and isinstance(stages[0], FusedStage) and stages[0].is_whole_plan:
@@ -596,7 +591,7 @@ class NumPyRuntime(Runtime):
 
     def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
         """Fill a tensor with a random mask in place."""
-        streams.mask("masks", write_chwn(out, overwrite=True), keep)
+        streams.mask("masks", out._array, keep)
 
     def reshape(self, array: NumPyArray, shape: tuple[int, ...]) -> NumPyArray:
         """Return a view by the array's method, which is three times faster than NumPy's function."""

@@ -11,38 +11,29 @@ oneDNN as C images in NHWC with N channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ctypes import c_float
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from neonlite.backend.concurrency import parallel_for
-from neonlite.backend.planning.layout import (
-    ImageOperand,
+from neonlite.backend.primitives.geometry import (
+    ConvLayer,
     ImageShape,
     NHWCImages,
-    can_write_nhwc,
+    PoolLayer,
+    as_chwn,
+    chwn_view,
     image_shape,
-    layout_of,
-    read_chwn,
-    read_nhwc,
-    write_chwn,
-    write_nhwc,
 )
-from neonlite.backend.primitives import saved_operand
-from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer
 from neonlite.backend.runtimes import data_address, openmp_threads
 from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.runtimes.onednn import bindings as dnnl
-from neonlite.backend.validation import IgnoreFPErrors
 from neonlite.ops.functions import contiguous_strides
 from neonlite.typing import NativeArray, NumPyArray as Array
 
-SUM_WIDTH = 4096  # accumulators of a sum over pixels
-ROWS_PER_SUM = 64  # rows that are added to each of them
 CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
@@ -55,7 +46,7 @@ MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
 # An implementation of 1 x 1 convolutions in oneDNN 3.2, for AVX2. With strides and two threads, its gradients with
 # respect to filters are wrong, as for images of 8 x 8, differ between runs, or never end
 STRIDED_1X1 = b"jit_1x1:avx2"
-Images: TypeAlias = "Array | ImageOperand | NHWCImages"
+Images: TypeAlias = "Array | NHWCImages"
 UINT8_TEMPLATE = np.empty(0, np.uint8)  # empty arrays that specify a dtype
 ARGMAX_TEMPLATES: dict[int, Array] = {1: UINT8_TEMPLATE, 4: np.empty(0, np.int32)}  # by itemsize
 
@@ -71,10 +62,8 @@ class ReorderedPrimitive(NamedTuple):
 class OneDNNConvolution(NumPyPrimitives):
     """Convolution and pooling of float32 by oneDNN, with NumPy as the fallback if it has no fast primitive.
 
-    Images are arrays, or ``ImageOperand``, which may be cached in NHWC.
+    Images are arrays, or ``NHWCImages`` of a plan.
     """
-
-    supports_nhwc = True
 
     # --- convolution ---
 
@@ -83,7 +72,7 @@ class OneDNNConvolution(NumPyPrimitives):
         if conv := self._get_convolution(create_fprop, layer, i):
             self._execute_into(conv, (i, f), o, alpha, beta)
         else:
-            super().conv_fprop(layer, read_chwn(i), f, write_chwn(o, beta == 0), alpha, beta)
+            super().conv_fprop(layer, as_chwn(i), f, chwn_view(o), alpha, beta)
 
     def computes(self, op: str, layer: Any) -> bool:
         """Return whether oneDNN computes an op of the table for images: in NHWC, and with groups."""
@@ -110,49 +99,14 @@ class OneDNNConvolution(NumPyPrimitives):
         if layer.C >= MIN_BPROP_CHANNELS and (conv := self._get_convolution(create_bprop, layer, e)):
             self._execute_into(conv, (f, e), d, alpha, beta)
         else:
-            super().conv_bprop(layer, f, read_chwn(e), write_chwn(d, beta == 0), alpha, beta)
+            super().conv_bprop(layer, f, as_chwn(e), chwn_view(d), alpha, beta)
 
     def conv_update(self, layer: ConvLayer, i: Images, e: Images, u: Array, alpha: float, beta: float) -> None:
         """Compute ``u = alpha dE/df + beta u`` of the error e = dE/do."""
         if conv := self._get_convolution(create_update, layer, i):
             self._execute_into(conv, (i, e), u, alpha, beta)
         else:
-            super().conv_update(layer, read_chwn(i), read_chwn(e), u, alpha, beta)
-
-    def sum_channels(self, nhwc: Array, out: Array) -> None:
-        """Write the sum of each channel of NHWC images into ``out`` (C,).
-
-        Rows of a few thousand elements are added at once, since NumPy is slow on short rows, and only a few rows to
-        each accumulator, which keeps rounding errors small. oneDNN's ``conv_update`` could compute these sums as the
-        gradient of a bias, but is slower.
-        """
-        channels, pixels = len(out), nhwc.size // len(out)
-        width = max(1, min(SUM_WIDTH // channels, pixels))  # pixels in a row
-        covered = pixels // width * width * channels
-        rows = nhwc[:covered].reshape(-1, width * channels)
-        sums = self.get_workspace("sums", (-(-len(rows) // ROWS_PER_SUM) + 1, width * channels), out)
-
-        def add(indices: Iterator[int]) -> None:
-            with IgnoreFPErrors():
-                for n in indices:
-                    np.add.reduce(rows[n * ROWS_PER_SUM : (n + 1) * ROWS_PER_SUM], axis=0, out=sums[n])
-
-        parts = len(sums) - 1
-        if nhwc.size < MIN_PARALLEL_SUM:
-            add(iter(range(parts)))
-        else:
-            parallel_for(add, parts)
-        sums[-1] = 0
-        sums[-1, : nhwc.size - covered] = nhwc[covered:]
-        first = sums[0]
-        for part in sums[1:]:
-            np.add(first, part, out=first)
-        while width > 1:  # pairwise
-            half = width // 2
-            upper = first[(width - half) * channels : width * channels]
-            np.add(first[: half * channels], upper, out=first[: half * channels])
-            width -= half
-        out[...] = first[:channels]
+            super().conv_update(layer, as_chwn(i), as_chwn(e), u, alpha, beta)
 
     def _get_convolution(
         self, factory: Factory, layer: ConvLayer, like: Images, *with_bias: bool
@@ -170,7 +124,7 @@ class OneDNNConvolution(NumPyPrimitives):
         factory = create_max_pooling if saves_argmax else create_pooling
         if beta == 0 and self._pool_fprop_nhwc(factory, layer, i, [argmax, o] if saves_argmax else [o]):
             return
-        i, o, argmax = read_chwn(i), write_chwn(o, beta == 0), write_chwn(argmax, True)
+        i, o, argmax = as_chwn(i), chwn_view(o), chwn_view(argmax)
         pooling = self._get_pooling(factory, layer, i)
         if not pooling or (layer.op == "max" and not self._is_finite(i)):
             super().pool_fprop(layer, i, o, argmax, beta)
@@ -184,17 +138,14 @@ class OneDNNConvolution(NumPyPrimitives):
 
     def _pool_fprop_nhwc(self, factory: Factory, layer: PoolLayer, i: Images, outputs: list[Any]) -> bool:
         """Pool NHWC images into NHWC outputs and return True, or return False if they cannot be in NHWC."""
-        if layout_of(i) != "NHWC" or not can_write_nhwc(outputs, [i]):
+        if not isinstance(i, NHWCImages) or not all(isinstance(x, NHWCImages) for x in outputs):
             return False
         pooling = self._get_pooling(factory, layer, i, True)
         if not pooling or not self._has_argmax_size(pooling, layer, outputs[:-1]):
             return False
-        images = read_nhwc(i)
-        if layer.op == "max" and not self._is_finite(images):
+        if layer.op == "max" and not self._is_finite(i.flat):
             return False
-        with ExitStack() as stack:
-            buffers = [stack.enter_context(write_nhwc(x)) for x in outputs]
-            self._execute(pooling.primitive, (images, *buffers))
+        self._execute(pooling.primitive, [x.flat for x in (i, *outputs)])
         return True
 
     def pool_bprop(
@@ -210,8 +161,8 @@ class OneDNNConvolution(NumPyPrimitives):
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do; max uses ``argmax`` or i, l2 uses i."""
         if self._pool_bprop_nhwc(layer, i, e, d, argmax, alpha, beta):
             return
-        i = read_chwn(i) if layer.op in ("max", "l2") else None
-        e, argmax, d = read_chwn(e), read_chwn(argmax), write_chwn(d, beta == 0)
+        i = as_chwn(i) if layer.op in ("max", "l2") else None
+        e, argmax, d = as_chwn(e), as_chwn(argmax), chwn_view(d)
         needs_argmax = layer.op == "max" and argmax is None
         pooling = None if needs_argmax else self._get_pooling(create_pooling_backward, layer, e)
         if not pooling:
@@ -229,9 +180,7 @@ class OneDNNConvolution(NumPyPrimitives):
     ) -> bool:
         """Write the gradient in NHWC and return True, or return False if argmax, or else the images, are in CHWN."""
         indices = [argmax] if layer.op == "max" else []
-        if alpha != 1 or beta != 0 or layout_of(saved_operand(layer, i, e, argmax)) != "NHWC":
-            return False
-        if not can_write_nhwc([d], [e, *indices]):
+        if not all(isinstance(x, NHWCImages) for x in (d, *indices)):
             return False
         pooling = self._get_pooling(create_pooling_backward, layer, e, True)
         if not pooling or not self._has_argmax_size(pooling, layer, indices):
@@ -271,22 +220,6 @@ class OneDNNConvolution(NumPyPrimitives):
         size = pooling.primitive.memory_descs[dnnl.ARG_WORKSPACE].nbytes // layer.sizeO
         return argmax if argmax.itemsize == size else self.get_workspace("argmax", layer.dimO, ARGMAX_TEMPLATES[size])
 
-    # --- local response normalization, by NumPy in CHWN ---
-
-    def lrn_fprop(
-        self, layer: LRNLayer, i: Images, o: Images, denom: Array, alpha: float, beta: float, *more: float
-    ) -> None:
-        """Compute ``denom = 1 + a / J sum i^2``, ``o = alpha i denom^-b + beta o``."""
-        super().lrn_fprop(layer, read_chwn(i), write_chwn(o, beta == 0), write_chwn(denom, True), alpha, beta, *more)
-
-    def lrn_bprop(
-        self, layer: LRNLayer, i: Images, e: Images, d: Images, denom: Array, alpha: float, beta: float, *more: float
-    ) -> None:
-        """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do."""
-        super().lrn_bprop(
-            layer, read_chwn(i), read_chwn(e), write_chwn(d, beta == 0), read_chwn(denom), alpha, beta, *more
-        )
-
     # --- primitives ---
 
     def _get_primitive(
@@ -323,7 +256,7 @@ class OneDNNConvolution(NumPyPrimitives):
         bias: Array | None = None,
     ) -> None:
         """Compute ``out = alpha result + beta out``. ``bias``: the last argument."""
-        array = out.array if isinstance(out, ImageOperand | NHWCImages) else out
+        array = chwn_view(out)
         if not array.flags.writeable:  # oneDNN does not check
             raise ValueError("output array is read-only")
         primitive, nhwc_args, reorders = reordered
@@ -331,11 +264,9 @@ class OneDNNConvolution(NumPyPrimitives):
         n = args[len(operands)]
         arrays = [self._reorder_operand(reordered, *pair) for pair in zip(args, operands, strict=False)]
         last = () if bias is None else (bias,)
-        if is_plain_write and n in nhwc_args and can_write_nhwc([out], operands):
-            with write_nhwc(out) as buffer:
-                self._execute(primitive, (*arrays, buffer, *last))
+        if isinstance(out, NHWCImages):
+            self._execute(primitive, (*arrays, out.flat, *last))
             return
-        write_chwn(out, beta == 0)
         result = array if is_plain_write else self.get_workspace("result", array.shape, array)
         needs_reorder = n in nhwc_args or n in reorders
         buffer = self._arg_buffer(n, primitive.memory_descs[n].nbytes, array.dtype) if needs_reorder else result
@@ -362,22 +293,14 @@ class OneDNNConvolution(NumPyPrimitives):
         return buffer
 
     def _nhwc_operand(self, arg: int, x: Images) -> Any:
-        """Return images in NHWC: from the layout cache if they have one, else reordered into a workspace."""
-        if isinstance(x, ImageOperand | NHWCImages) and (images := read_nhwc(x)) is not None:
-            return images
-        array = read_chwn(x)
-        buffer = self._arg_buffer(arg, array.nbytes, array.dtype)
-        self.reorder(image_shape(array), array, buffer, False)
+        """Return images in NHWC, reordered into a workspace unless they are."""
+        if isinstance(x, NHWCImages):
+            return x.flat
+        buffer = self._arg_buffer(arg, x.nbytes, x.dtype)
+        self.reorder(image_shape(x), x, buffer, False)
         return buffer
 
     # --- buffers ---
-
-    def allocate_buffer(self, like: Array) -> tuple[Any, Any]:
-        """Return a flat buffer with the size and dtype of ``like``, and its allocation in the memory tracker."""
-        nbytes = like.nbytes + CACHE_LINE_BYTES
-        request = "NHWC copies of images", nbytes, lambda: self.xp.empty(nbytes, dtype=UINT8_TEMPLATE.dtype)
-        buffer, allocation = self.runtime.allocate_tracked("workspaces", *request)
-        return self._align(buffer, like.nbytes, like.dtype), allocation
 
     def reorder(self, shape: ImageShape, chwn: NativeArray, nhwc: NativeArray, to_chwn: bool) -> None:
         """Copy images from CHWN to NHWC, or back with ``to_chwn``."""

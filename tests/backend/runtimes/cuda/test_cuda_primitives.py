@@ -30,8 +30,8 @@ from helpers.standin_cupy import installed
 
 import neonlite as nl
 from neonlite import Backend
-from neonlite.backend.planning.layout import ImageShape
 from neonlite.backend.primitives import ReferencePrimitives
+from neonlite.backend.primitives.geometry import ImageShape
 from neonlite.backend.runtimes.cuda import CudaPrimitives, kernels
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
 from neonlite.backend.runtimes.cuda.convolution import OPERAND_NAMES, REORDER_KERNEL
