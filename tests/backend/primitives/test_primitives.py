@@ -36,6 +36,7 @@ from helpers.image_primitives import (
 from helpers.runtimes import lacks
 
 from neonlite import Backend, Tensor
+from neonlite.backend import primitives as reference_primitives
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.runtimes import numpy as numpy_pooling
 from neonlite.backend.runtimes.numpy import NumPyPrimitives
@@ -234,8 +235,8 @@ def test_a_few_rows_at_a_time_give_the_same(
     if primitives is NumPyPrimitives and be64.name != "cpu":
         return
     be64.primitives = primitives(be64.runtime)
-    monkeypatch.setattr(primitives, "MAX_GATHERED_BYTES", nbytes)
-    monkeypatch.setattr(primitives, "MIN_ROW_WEIGHTS", thin)
+    monkeypatch.setattr(reference_primitives, "MAX_GATHERED_BYTES", nbytes)
+    monkeypatch.setattr(reference_primitives, "MIN_ROW_WEIGHTS", thin)
     pieces = 0
     for case in [Conv(2, 3, 4, (2, 7, 5), (2, 3, 2), (1, 1, 1), (1, 2, 1), (1, 1, 2)), *tried(be64, CONV)[:60]]:
         layer, truth = conv_layer(be64, "float64", case), conv_truth(case)

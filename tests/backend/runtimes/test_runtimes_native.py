@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from helpers.onednn_primitives import needs
-from neonlite.backend.runtimes.pooling import NumPyPrimitives
 
 from neonlite import Backend
 from neonlite.backend import runtimes as openblas_module
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 
 
 @pytest.fixture
