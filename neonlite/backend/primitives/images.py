@@ -9,11 +9,15 @@ from typing import Any, overload
 
 import numpy as np
 
-from neonlite.backend.primitives.geometry import ConvLayer, LayerObject, LRNLayer, PoolLayer, check_ints
-from neonlite.backend.primitives.operands import (
+from neonlite.backend.primitives.geometry import (
+    ConvLayer,
+    LayerObject,
+    LRNLayer,
+    PoolLayer,
     array_as,
     as_contiguous,
     check_floats,
+    check_ints,
     check_layer_shapes,
     check_tensors,
     output_buffer,

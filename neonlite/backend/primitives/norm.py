@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.primitives.geometry import check_ints
-from neonlite.backend.primitives.operands import (
+from neonlite.backend.primitives.geometry import (
     array_as,
     as_contiguous,
     check_floats,
+    check_ints,
     check_same_dtype,
     check_tensors,
     output_buffer,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from neonlite.backend.primitives.geometry import check_ints, with_error_prefix
-from neonlite.backend.primitives.operands import (
+from neonlite.backend.primitives.geometry import (
     as_contiguous,
     check_floats,
+    check_ints,
     check_same_dtype,
     check_tensors,
     compute_dtype,
+    with_error_prefix,
 )
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_open, check_shape, ignore_fp_errors, restore_fp_errors

@@ -1,6 +1,6 @@
 """Call forms of the image primitives, and what is written where.
 
-Tests ``neonlite/backend/primitives/images.py`` and ``neonlite/backend/primitives/operands.py``.
+Tests ``neonlite/backend/primitives/images.py`` and ``neonlite/backend/primitives/geometry.py``.
 """
 
 from __future__ import annotations
