@@ -335,7 +335,7 @@ class Guard:
     }
 
     def __init__(self, primitives: Any) -> None:
-        self.primitives, self.supports_nhwc = primitives, primitives.supports_nhwc
+        self.primitives = primitives
 
     def __getattr__(self, name: str) -> Any:
         def guarded(*args: Any) -> Any:
