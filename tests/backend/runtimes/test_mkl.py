@@ -65,7 +65,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
     """Have every call of MKL counted, and none saved because the product is small."""
     counting = Counting()
     monkeypatch.setattr(mkl_runtime, "load_library", lambda: counting)
-    monkeypatch.setattr(mkl_runtime, "min_gemm_work", lambda: -1)
+    monkeypatch.setattr(runtimes, "min_gemm_work", lambda: -1)
     return counting
 
 
@@ -90,7 +90,7 @@ def version() -> str:
 
 
 def test_an_absent_library_raises_import_error_with_the_searched_paths(monkeypatch, tmp_path):
-    monkeypatch.setattr(mkl_runtime, "library_folders", lambda: [tmp_path, tmp_path / "lib"])
+    monkeypatch.setattr(runtimes, "library_folders", lambda: [tmp_path, tmp_path / "lib"])
     monkeypatch.setattr(mkl_runtime, "load_library", mkl_runtime.load_library.__wrapped__)
     with pytest.raises(ImportError, match=r"neither libmkl_rt.*dll is in .*/lib.*Install it.*neonlite.mkl") as error:
         Backend("mkl")
@@ -99,7 +99,7 @@ def test_an_absent_library_raises_import_error_with_the_searched_paths(monkeypat
 
 @pytest.mark.skipif(os.name == "nt", reason="links to files need rights there")
 def test_a_library_that_is_too_old_or_broken_is_an_import_error(monkeypatch, tmp_path):
-    monkeypatch.setattr(mkl_runtime, "library_folders", lambda: [tmp_path])
+    monkeypatch.setattr(runtimes, "library_folders", lambda: [tmp_path])
     other = sys.modules["_ctypes"].__file__
     assert other is not None
     (tmp_path / "libmkl_rt.so.1").symlink_to(other)
@@ -472,7 +472,7 @@ def test_small_products_and_vectors_are_left_to_numpy(counting, products, rng, m
             c = rng.normal(size=(*a.shape[:-1], b.shape[-1]))
             multiply = partial(check, products.gemm, a, b, c, alpha, beta, words)
             assert len(counting.during(multiply)) == calls
-    monkeypatch.setattr(mkl_runtime, "min_gemm_work", lambda: 3 * 4 * 5)
+    monkeypatch.setattr(runtimes, "min_gemm_work", lambda: 3 * 4 * 5)
     a, b, c = (rng.normal(size=s) for s in ((3, 4), (4, 5), (3, 5)))
     assert counting.during(lambda: check(products.gemm, a, b, c, 1.0, 0.0, "ij,jk->ik")) == []
     assert counting.during(lambda: check(products.gemm, a, b, c, 2.0, 0.0, "ij,jk->ik")) != []
