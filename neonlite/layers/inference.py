@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import Any
 
-from neonlite.backend.objects import same_objects
+from neonlite.backend.objects import has_builtin_method, same_objects
 from neonlite.layers.buffers import LayerOutputs, Tensors
 from neonlite.layers.weights import WeightOwner
 from neonlite.programs import Jit, jit
@@ -56,7 +56,7 @@ def inference(network: Any, passes_states: bool = False) -> Iterator[Callable[[A
             copy = copies[0]
             is_first = copy.batch_size != copy.be.bsz
             if is_first:
-                copy.allocate()
+                allocate_copy(copy)
             if is_first or not passes_states:
                 for layer in copy.leaves():
                     layer.set_state({})
@@ -68,6 +68,27 @@ def inference(network: Any, passes_states: bool = False) -> Iterator[Callable[[A
 def continues_states(network: Any) -> bool:
     """Return whether a minibatch starts with the final recurrent states of the previous one in some layer."""
     return not all(getattr(layer, "reset_cells", True) for layer in network.leaves())
+
+
+def allocate_copy(network: Any) -> None:
+    """Allocate a shallow copy. What a custom ``allocate`` sets keeps its value, unless its size changes with ``be.bsz``.
+
+    It may be a state of the layer, such as a count or running statistics.
+    """
+    custom = [layer for layer in network.leaves() if not has_builtin_method(type(layer), "allocate")]
+    before = [(layer, vars(layer).copy()) for layer in custom]
+    network.allocate()
+    for layer, attributes in before:
+        for name, value in attributes.items():
+            if name not in layer.unread_attributes and shapes(vars(layer).get(name)) == shapes(value):
+                vars(layer)[name] = value
+
+
+def shapes(value: Any) -> Any:
+    """Return the shape of a tensor, those in a container, or None for any other value."""
+    if isinstance(value, dict):
+        return {name: shapes(x) for name, x in value.items()}
+    return [shapes(x) for x in value] if isinstance(value, list | tuple) else getattr(value, "shape", None)
 
 
 @contextmanager

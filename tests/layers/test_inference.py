@@ -236,3 +236,43 @@ def test_an_evaluation_continues_the_states_of_its_last_minibatch_and_a_predicti
     after = layer.get_state()
     assert state.keys() == after.keys() == ({*()} if resets else {"h"})
     assert all(np.array_equal(after[name], state[name]) for name in state)
+
+
+class Centered(Layer):
+    """Subtracts a running mean, which ``allocate`` creates, with passes of its class."""
+
+    def configure(self, in_obj):
+        super().configure(in_obj)
+        self.out_shape = self.in_shape
+        return self
+
+    def allocate(self, shared_outputs=None, accumulate_updates=False):
+        super().allocate(shared_outputs, accumulate_updates)
+        self.mean, self.steps = self.be.zeros((self.in_shape, 1)), 0
+        self.buffers = [self.be.iobuf(self.in_shape)]
+
+    def fprop(self, inputs, inference=False, beta=0.0):
+        self.set_inputs(inputs, inference)
+        if not inference:
+            self.mean[:] = self.mean + 0.5 * (self.be.mean(inputs, axis=1) - self.mean)
+            self.steps += 1
+        self.buffers[0][:] = inputs - self.mean
+        self.outputs[:] = self.buffers[0] * (self.steps > 0)
+        return self.outputs
+
+    def bprop(self, error, alpha=1.0, beta=0.0):
+        return error
+
+
+@pytest.mark.parametrize("rows", [4, 2])
+def test_inference_reads_what_a_custom_allocate_has_created_and_training_has_moved(be, rows):
+    be.bsz = 4
+    x, y = np.ones((8, 3), np.float32) + np.arange(3), np.zeros((8, 3))
+    model = Model([Centered(name="centered")])
+    data = ArrayIterator(x, y, make_onehot=False)
+    model.fit(data, cost="mse", optimizer="sgd", num_epochs=3)
+    mean = model.layers.layers[0].mean.get()
+    assert mean.max() > 1
+    np.testing.assert_allclose(model.predict(x[:rows]), x[:rows] - mean.T, rtol=1e-6)
+    np.testing.assert_allclose(model.get_outputs(data), x - mean.T, rtol=1e-6)
+    np.testing.assert_array_equal(model.layers.layers[0].mean.get(), mean)
