@@ -71,7 +71,7 @@ def continues_states(network: Any) -> bool:
 
 
 def allocate_copy(network: Any) -> None:
-    """Allocate a shallow copy. What a custom ``allocate`` sets keeps its value, unless its size changes with ``be.bsz``.
+    """Allocate a shallow copy. What a custom ``allocate`` sets keeps its value unless its size changes with ``be.bsz``.
 
     It may be a state of the layer, such as a count or running statistics.
     """
