@@ -8,7 +8,6 @@ import inspect
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
 from operator import is_, itemgetter
 from reprlib import recursive_repr
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -385,7 +384,7 @@ class AttributeSnapshot:
             if type(x) in SCALARS or id(x) in visited or isinstance(x, OPAQUE):
                 continue
             visited.add(id(x))
-            if isinstance(x, partial):
+            if isinstance(x, functools.partial):
                 rest += [x.func, *x.args, x.keywords]
                 continue
             if isinstance(x, MethodType):
