@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from neonlite import Backend
+from neonlite import Autodiff, Backend
 from neonlite.backend.primitives.geometry import ImageShape
 
 
@@ -59,6 +59,14 @@ def local_response(be: Backend) -> list[Any]:
     return [o, denom, be.bprop_lrn(layer, i, o, e, d, denom, ascale=0.1, bpower=0.75)]
 
 
+def window_sums(be: Backend) -> list[Any]:
+    """Return local response normalization as an op-tree, and its gradient, which sum windows."""
+    x, e = tensors(be, (4, 3, 2, 2), (4, 3, 2, 2))
+    y = be.lrn(x, 3, ascale=0.1, bpower=0.75)
+    (dx,) = Autodiff(y, be, e).get_grad_op_tree([x])
+    return [y.astensor(), dx.astensor()]
+
+
 def batch_norm(be: Backend) -> list[Any]:
     x, e, gamma, beta = tensors(be, (3, 8), (3, 8), (3, 1), (3, 1))
     rows = [be.zeros((3, 1)) for _ in range(6)]
@@ -101,6 +109,7 @@ PRIMITIVES: dict[str, Callable[[Backend], list[Any]]] = {
     "deconvolution": deconvolution,
     **{f"{op} pooling": pooling(op) for op in ("max", "avg", "l2")},
     "local response": local_response,
+    "sums of windows": window_sums,
     "batch norm": batch_norm,
     "products": products,
     "look-up table": look_up,

@@ -86,7 +86,6 @@ def test_a_plan_prints_stages_bytes_temporaries_and_peak(be):
         "  1. call (500, 500): dot; reads 1 MB, writes 1 MB",
         "  2. fused (500, 500): add; reads 2 MB, writes 1 MB",
         "  3. copy into 1 target",
-        "  operand a tensor (500, 500) in columns",
     ]
 
 

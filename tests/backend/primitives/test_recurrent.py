@@ -299,4 +299,3 @@ def test_the_arena_has_space_for_the_plans_of_steps_behind_the_temporaries(runti
     assert plan.required_arena_bytes() >= inner.required_arena_bytes() > plan.arena_bytes
     assert plan.nbytes > inner.nbytes  # in the cache of plans
     tree.get()
-    assert not runtime.memory_tracker.has_layout_caches  # which only images have

@@ -103,7 +103,7 @@ def step_of(be: Backend, leaf: Leaves) -> list[Any]:
 
 def test_a_training_step_reorders_only_images_that_other_ops_read(cpu: Backend) -> None:
     plan = cpu.plan(*step_of(cpu, Leaves(cpu, "float32")))
-    assert "reorder" not in ops_of(plan)
+    assert ops_of(plan).count("reorder") == 1  # of the inputs
     domains = {stage.domain for stage in plan.stages if stage.kind == "fused" and len(stage.domain) == 4}
     assert {(4, 16, 16, 8), (4, 8, 8, 8)} <= domains
     assert not any(domain in domains for domain in [(8, 16, 16, 4), (8, 8, 8, 4)])
@@ -112,7 +112,7 @@ def test_a_training_step_reorders_only_images_that_other_ops_read(cpu: Backend) 
     leaf = Leaves(cpu, "float32")
     images = cpu.conv(cpu.conv(leaf(8, 8, 8, 4), leaf(8, 3, 3, 8)), leaf(8, 3, 3, 8))
     flat = cpu.reshape(images, (8, -1))
-    assert ops_of(cpu.plan(cpu.dot(flat, flat.T), flat)).count("reorder") == 1
+    assert ops_of(cpu.plan(cpu.dot(flat, flat.T), flat)).count("reorder") == 2  # and of the result
 
 
 def test_a_result_of_one_axis_is_written_to_its_target_as_it_is(cpu: Backend) -> None:
@@ -128,7 +128,7 @@ def test_a_result_of_one_axis_is_written_to_its_target_as_it_is(cpu: Backend) ->
     twice = [cpu.zeros((8, 1, 1, 1)), cpu.zeros((8, 1))]
     cpu.assign(twice, [sums, cpu.reshape(sums, (8, 1)) * 2])
     np.testing.assert_allclose(twice[1].get(), 2 * expected.reshape(8, 1), rtol=1e-4, atol=1e-4)
-    assert ops_of(cpu.plan(sums)).count("reorder") == 0
+    assert ops_of(cpu.plan(sums)).count("reorder") == 1  # of the inputs
 
 
 def test_one_convolution_is_left_to_its_primitive(cpu: Backend) -> None:

@@ -447,7 +447,8 @@ def test_the_fastest_plan_of_cudnn_is_kept_when_autotuning(monkeypatch: Any) -> 
         for _ in range(2):
             be.fprop_conv(layer, be.ones(layer.dimI), be.ones(layer.dimF), be.zeros(layer.dimO))
         assert [graph.ran for graph in frontend.graphs] == [tried]
-        assert be.memory().workspaces <= int(cap)
+        copies = 4 * (layer.sizeI + layer.sizeF + layer.sizeO)  # in NHWC
+        assert be.memory().workspaces <= int(cap) + copies
 
 
 def test_what_cudnn_cannot_compute_warns_once_and_uses_im2col(monkeypatch: Any) -> None:
