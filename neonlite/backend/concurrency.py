@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from operator import attrgetter
-from threading import Event
 from time import monotonic
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar, cast
@@ -441,7 +440,7 @@ def parallel_for(work: Callable[[Iterator[int]], None], count: int, workers: int
         from concurrent.futures import ThreadPoolExecutor
 
         pool = ThreadPoolExecutor(max(1, num_threads - 1), "neonlite")
-        are_started = Event()
+        are_started = threading.Event()
         try:  # start all threads, as one that fails to start later would leave a part of the work done
             for _ in range(num_threads - 1):
                 pool.submit(are_started.wait)

@@ -7,7 +7,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any, NamedTuple
 
 from neonlite.backend.concurrency import create_lock
@@ -86,7 +85,7 @@ class ThreadEnd:
     """A thread's token: it is deleted when the thread ends, and then clears the thread's cache."""
 
     def __init__(self, tracker: MemoryTracker) -> None:
-        self.tracker, self.thread = weakref.ref(tracker), get_ident()
+        self.tracker, self.thread = weakref.ref(tracker), threading.get_ident()
 
     def __del__(self) -> None:
         if hasattr(self, "thread") and (tracker := self.tracker()) is not None:  # else an error interrupted __init__
@@ -147,10 +146,10 @@ class MemoryTracker:
     @property
     def thread_cache(self) -> dict[Any, Any]:
         """The current thread's arena, workspaces and views of them; cleared when the thread ends."""
-        cache = self.by_thread.get(get_ident())
+        cache = self.by_thread.get(threading.get_ident())
         if cache is None:
             self.ends.token = ThreadEnd(self)
-            cache = self.by_thread.setdefault(get_ident(), {})
+            cache = self.by_thread.setdefault(threading.get_ident(), {})
         return cache
 
     def clear_thread_cache(self) -> None:

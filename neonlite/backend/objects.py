@@ -8,7 +8,6 @@ import inspect
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
 from operator import is_, itemgetter
 from reprlib import recursive_repr
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -17,8 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from neonlite import messages
-from neonlite.messages import describe, describe_setting
+from neonlite.messages import describe, describe_setting, format_object
 from neonlite.name_hints import attribute_hint
 from neonlite.optree import Operand
 from neonlite.typing import Untracked, is_real_array
@@ -74,7 +72,7 @@ class Serializable:
     def _repr_html_(self) -> str:
         """Return the class with the name, ``repr_details`` and the constructor's arguments, for notebooks."""
         facts = [repr(self.name), *self.repr_details()]
-        return str(messages.format_object(self.classnm, facts, stored_arguments(self)))
+        return str(format_object(self.classnm, facts, stored_arguments(self)))
 
     def repr_details(self) -> list[str]:
         """Return what the printed object says besides its name and the constructor's arguments.
@@ -385,7 +383,7 @@ class AttributeSnapshot:
             if type(x) in SCALARS or id(x) in visited or isinstance(x, OPAQUE):
                 continue
             visited.add(id(x))
-            if isinstance(x, partial):
+            if isinstance(x, functools.partial):
                 rest += [x.func, *x.args, x.keywords]
                 continue
             if isinstance(x, MethodType):

@@ -11,7 +11,6 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from numbers import Integral, Real
 from types import FrameType
 from typing import Any, NoReturn, ParamSpec, TypeVar, dataclass_transform
@@ -355,7 +354,7 @@ try:
     _IGNORE_ALL = _make_extobj(all="ignore", bufsize=UFUNC_BUFFER_ELEMENTS)
 
     # suppress NumPy's floating-point warnings in this context, and return the state for ``restore_fp_errors``
-    ignore_fp_errors: Callable[[], Any] = partial(_extobj_contextvar.set, _IGNORE_ALL)
+    ignore_fp_errors: Callable[[], Any] = functools.partial(_extobj_contextvar.set, _IGNORE_ALL)
     restore_fp_errors = _extobj_contextvar.reset
 except ImportError:  # another NumPy version: the public, slower function
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Never
 
 # fmt: off
 # ruff: isort: off
-from neonlite import messages
 from neonlite.backend import NervanaObject
 from neonlite.backend.objects import constructor_arguments, find_class
 from neonlite.backend.validation import instance, integer, with_attributes
@@ -29,7 +28,7 @@ from neonlite.callbacks.recording import (
     MultiLabelStatsCallback, RunTimerCallback, TrainCostCallback, TrainMulticostCallback,
 )
 from neonlite.files import same_file
-from neonlite.messages import describe
+from neonlite.messages import describe, format_object
 from neonlite.name_hints import module_getattr
 from neonlite.typing import Model
 
@@ -164,7 +163,7 @@ class Callbacks(NervanaObject, CallbacksBase):
 
     def _repr_html_(self) -> str:
         settings = {"history": self.history, "callbacks": list(self.callbacks)}
-        return str(messages.format_object(self.classnm, [repr(self.model.name)], settings))
+        return str(format_object(self.classnm, [repr(self.model.name)], settings))
 
     # --- adding callbacks ---
 

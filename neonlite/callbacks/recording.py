@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import isqrt, prod
+from math import isqrt, nan, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +85,7 @@ class TrainCostCallback(Callback):
             epochs = epoch + (minibatch + 1) / self.model.nbatches
             self.callbacks.history.record("loss_minibatches", epochs, self.mean)
         if self.is_multicost:
-            costs = [math.nan if cost.cost is None else cost.cost.item() for cost in self.model.cost.costs]
+            costs = [nan if cost.cost is None else cost.cost.item() for cost in self.model.cost.costs]
             self.sums = [total + cost for total, cost in zip(self.sums, costs, strict=True)]
             self.count += 1
 

@@ -13,19 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.batch_size import complete_batch_size, require_batch_size
 from neonlite.backend.validation import check_number, integer
-from neonlite.data.minibatches import (
-    PURPOSE_AUGMENT,
-    Augmentation,
-    Epoch,
-    IntegerRange,
-    MinibatchBuffers,
-    Preprocessing,
-    RowSource,
-    check_augmentations,
-    prefetch,
-    scaling_dtype,
-    uses_host_memory,
-)
+from neonlite.data import minibatches
 from neonlite.encoders import WAYS_OUT, check_unmasked, holds_pairs, names_of_columns, refuse_unread
 from neonlite.messages import describe, listed, wording
 from neonlite.name_hints import DATA, add_hints
@@ -72,7 +60,7 @@ class NervanaDataIterator(NervanaObject):
     ndata: int = 0
     shape: Any = None
     nclass: int | None = None
-    preprocessing: Preprocessing | None = None
+    preprocessing: minibatches.Preprocessing | None = None
     input_encoder: Any = None  # encoders import this module
     target_encoder: Any = None
 
@@ -126,7 +114,7 @@ class ResumableIterator(NervanaDataIterator):
         """Number of minibatches of this epoch. It may vary by one, as the last one uses rows of the next epoch."""
         return self._current_epoch().nbatches
 
-    def _current_epoch(self) -> Epoch:
+    def _current_epoch(self) -> minibatches.Epoch:
         """Return the current epoch. Raise ValueError if the batch size is not set or too large."""
         shard = self.be.shard
         n = require_batch_size(self.be, self.name) if shard is None else shard.total
@@ -137,7 +125,7 @@ class ResumableIterator(NervanaDataIterator):
                 + wording("batch_size", way_out, self.ndata)
             )
         seed = self.seed if self.shuffle else None
-        return Epoch(self.epoch, self.start, self.ndata, n, self.partial_last, seed, shard)
+        return minibatches.Epoch(self.epoch, self.start, self.ndata, n, self.partial_last, seed, shard)
 
     def __iter__(self) -> Iterator[Minibatch]:
         self.minibatch, self._next_minibatch = self._next_minibatch, 0
@@ -145,7 +133,7 @@ class ResumableIterator(NervanaDataIterator):
         self._batch_size = epoch.batch_size
         steps = range(self.minibatch, epoch.nbatches)
         compute = self.make_prefetcher(epoch)
-        with closing(prefetch(compute, steps) if compute else (None for _ in steps)) as prefetched:
+        with closing(minibatches.prefetch(compute, steps) if compute else (None for _ in steps)) as prefetched:
             for k, values in zip(steps, prefetched, strict=True):
                 pair = self.fill_minibatch(epoch, k, values)
                 self.minibatch = k + 1
@@ -160,7 +148,7 @@ class ResumableIterator(NervanaDataIterator):
                     )
         self.epoch, self.start, self.minibatch, self._next_minibatch = epoch.index + 1, epoch.next_start, 0, 0
 
-    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], object] | None:
+    def make_prefetcher(self, epoch: minibatches.Epoch) -> Callable[[int], object] | None:
         """Return a function that computes values for minibatch k in a background thread, or None.
 
         Parameters
@@ -175,7 +163,7 @@ class ResumableIterator(NervanaDataIterator):
         """
         return None
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
+    def fill_minibatch(self, epoch: minibatches.Epoch, k: int, values: object) -> Minibatch:
         """Write minibatch k into the tensors, and return them. Subclasses implement it.
 
         Parameters
@@ -317,7 +305,7 @@ class ArrayIterator(ResumableIterator):
         name: str | None = None,
         shuffle: bool = False,
         partial_last: bool = False,
-        augment: Augmentation | Sequence[Augmentation] | None = None,
+        augment: minibatches.Augmentation | Sequence[minibatches.Augmentation] | None = None,
         scale: float | tuple[float, float] | None = None,
         check_finite: bool = True,
         sample_weight: ArrayLike | None = None,
@@ -339,7 +327,9 @@ class ArrayIterator(ResumableIterator):
             )
             if not scale[0]:
                 raise ValueError(f"{self.name}: expected a factor other than 0 for scale, got 0: all inputs are equal.")
-            self.preprocessing = Preprocessing(*scale, integers=tuple(IntegerRange.from_array(x) for x in arrays))
+            self.preprocessing = minibatches.Preprocessing(
+                *scale, integers=tuple(minibatches.IntegerRange.from_array(x) for x in arrays)
+            )
         if check_finite:
             for i, x in enumerate(arrays):
                 label = f"{self.name}: X[{i}]" if len(arrays) > 1 else f"{self.name}: X"
@@ -349,21 +339,21 @@ class ArrayIterator(ResumableIterator):
         self._has_multiple_inputs = len(arrays) > 1
         self.shape = shapes if self._has_multiple_inputs else shapes[0]
         self.seed = self.be.rng_seed if shuffle or self.augment is not None else None
-        host = uses_host_memory(self.be)
-        dtype = None if scale is None else scaling_dtype(self.be.default_dtype).name
-        self.sources = [RowSource(self.be, x, host or self.augment is not None, dtype) for x in arrays]
-        self._inputs = [MinibatchBuffers(self.be, shape, f"{self.name}.inputs", scale) for shape in shapes]
+        host = minibatches.uses_host_memory(self.be)
+        dtype = None if scale is None else minibatches.scaling_dtype(self.be.default_dtype).name
+        self.sources = [minibatches.RowSource(self.be, x, host or self.augment is not None, dtype) for x in arrays]
+        self._inputs = [minibatches.MinibatchBuffers(self.be, shape, f"{self.name}.inputs", scale) for shape in shapes]
         self._targets = self._labels = self._weights = None
         if y is not None:
             targets = self._check_labels(y) if make_onehot else self._check_targets(y)
             shape = targets.shape[1:] if targets.ndim == 3 else math.prod(targets.shape[1:])
-            self._labels = RowSource(self.be, targets, host)
+            self._labels = minibatches.RowSource(self.be, targets, host)
             nclass = self.nclass if make_onehot else None
-            self._targets = MinibatchBuffers(self.be, shape, f"{self.name}.targets", nclass=nclass)
+            self._targets = minibatches.MinibatchBuffers(self.be, shape, f"{self.name}.targets", nclass=nclass)
             if sample_weight is not None:
                 weights = self._check_weights(sample_weight, shape[1] if isinstance(shape, tuple) else 1)
-                buffers = MinibatchBuffers(self.be, weights.shape[1:], f"{self.name}.weights")
-                self._weights = buffers, RowSource(self.be, weights, host)
+                buffers = minibatches.MinibatchBuffers(self.be, weights.shape[1:], f"{self.name}.weights")
+                self._weights = buffers, minibatches.RowSource(self.be, weights, host)
         if self.be.bsz:
             self._current_epoch()
 
@@ -395,7 +385,7 @@ class ArrayIterator(ResumableIterator):
             return shapes
         if len(arrays) > 1:
             raise ValueError(f"{self.name}: augment: expected one array of images, got a list of {len(arrays)}.")
-        example = check_augmentations(self.augment, shapes[0], arrays[0].dtype)
+        example = minibatches.check_augmentations(self.augment, shapes[0], arrays[0].dtype)
         self._image, self._augmented_dtype = shapes[0], example.dtype
         return [example.shape[1:]]
 
@@ -443,7 +433,7 @@ class ArrayIterator(ResumableIterator):
 
     # --- minibatches ---
 
-    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], object] | None:
+    def make_prefetcher(self, epoch: minibatches.Epoch) -> Callable[[int], object] | None:
         augmentations = self.augment
         if augmentations is None:
             return None
@@ -457,14 +447,14 @@ class ArrayIterator(ResumableIterator):
             images = np.concatenate([self.sources[0].array[rows] for _, rows in spans])
             images = images.reshape(-1, *self._image)
             for i, augmentation in enumerate(augmentations):
-                images = augmentation(images, epoch.random_bits(PURPOSE_AUGMENT + i, k, self.seed or 0))
+                images = augmentation(images, epoch.random_bits(minibatches.PURPOSE_AUGMENT + i, k, self.seed or 0))
             out = buffers[k % 2][:, : len(images)]
             out[...] = images.reshape(len(images), -1).T
             return out
 
         return augmented
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
+    def fill_minibatch(self, epoch: minibatches.Epoch, k: int, values: object) -> Minibatch:
         num_columns, spans = epoch.num_columns(k), epoch.spans(k)
         if values is None:
             pairs = zip(self._inputs, self.sources, strict=True)
@@ -577,7 +567,7 @@ def check_all_finite(
     def is_finite(x: NDArray[Any]) -> NDArray[np.bool_]:
         with np.errstate(over="ignore", invalid="ignore"):
             if scale is not None:
-                x = x.astype(scaling_dtype(dtype), copy=False) * scale[0] + scale[1]
+                x = x.astype(minibatches.scaling_dtype(dtype), copy=False) * scale[0] + scale[1]
             finite: NDArray[np.bool_] = np.isfinite(x.astype(dtype, copy=False))
             return finite
 

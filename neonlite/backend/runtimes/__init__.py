@@ -13,7 +13,6 @@ import site
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from ctypes import c_void_p
 from functools import cache
 from importlib import import_module
 from itertools import product
@@ -128,8 +127,6 @@ def accelerator_versions() -> list[str]:
 
 def _load_entry_point(point: EntryPoint) -> type[Runtime]:
     """Return the class that a package registered; ImportError if there is none."""
-    from neonlite.backend.runtimes.base import Runtime
-
     try:
         cls = point.load()
     except Exception as error:
@@ -144,8 +141,6 @@ def _load_entry_point(point: EntryPoint) -> type[Runtime]:
 
 def _check_runtime(runtime: object) -> Runtime:
     """Return a runtime; TypeError if it is none or incomplete, ValueError if it has the name of a built-in one."""
-    from neonlite.backend.runtimes.base import Runtime
-
     if not isinstance(runtime, Runtime):
         cls = runtime if isinstance(runtime, type) and issubclass(runtime, Runtime) else None
         hint = f"an instance, {cls.__name__}()" if cls else "a name, such as 'cpu'"
@@ -307,7 +302,7 @@ def data_address(array: Array) -> Any:
 
     It equals ``array.ctypes.data``, and takes a fifth of the time.
     """
-    return c_void_p.from_address(id(array) + OBJECT_HEADER_BYTES)
+    return ctypes.c_void_p.from_address(id(array) + OBJECT_HEADER_BYTES)
 
 
 def may_share_memory(x: Array, y: Array) -> bool:

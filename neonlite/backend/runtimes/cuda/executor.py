@@ -24,7 +24,7 @@ from neonlite.backend.primitives.rows import find_primitives, lay_out_images, pa
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
-from neonlite.backend.runtimes.cuda.convolution import Cudnn
+from neonlite.backend.runtimes.cuda.convolution import Cudnn, load_frontend
 from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
 from neonlite.backend.runtimes.cuda.kernels import (
     WAIT_HINT,
@@ -223,8 +223,6 @@ class CuPyDriver:
     @cached_property
     def cudnn(self) -> Cudnn | None:
         """The cuDNN library; None where it is not installed, or (with a warning) cannot be used."""
-        from neonlite.backend.runtimes.cuda.convolution import load_frontend  # here, since it imports primitives
-
         self.check_device()
         frontend = load_frontend()
         try:
@@ -263,8 +261,6 @@ def shared_cublas(library: ctypes.CDLL, cupy: ModuleType, device_id: int) -> lib
 @cache
 def shared_cudnn(frontend: ModuleType, cupy: ModuleType, device_id: int) -> Cudnn:
     """Return the cuDNN library for a GPU; its handles and plans are shared by all backends of the process."""
-    from neonlite.backend.runtimes.cuda.convolution import Cudnn
-
     return Cudnn(frontend, lambda: current_stream(cupy), lambda f: measure_seconds(cupy, f))
 
 
