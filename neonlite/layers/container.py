@@ -240,7 +240,8 @@ class LayerContainer(Layer):
         """
         for layer in self.layers:
             accumulates = accumulate_updates and (isinstance(layer, LayerContainer) or layer.has_params)
-            layer.allocate(**drop_defaults(accumulate_updates=accumulates))
+            shared = shared_outputs if layer is self.layers[-1] else None
+            layer.allocate(**drop_defaults(shared_outputs=shared, accumulate_updates=accumulates))
 
     def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
         """Allocate the buffers of the deltas of all layers."""
