@@ -71,7 +71,7 @@ class LayerContainer(Layer):
         ``network["name"]`` return a layer.
     """
 
-    unread_attributes = (*Layer.unread_attributes, "input_encoding", "gradient_reducer")
+    unread_attributes = (*Layer.unread_attributes, "branch_outputs", "num_frozen", "input_encoding", "gradient_reducer")
     input_encoding = InputEncoding()  # of the inputs of a model's network
 
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
@@ -320,6 +320,7 @@ class Sequential(LayerContainer):
         is_one = isinstance(layers, Layer) or not isinstance(layers, Iterable)
         layers = layer_list(self.classnm, [layers] if is_one else layers, name)
         super().__init__(flatten_layers(self.classnm, layers), name)
+        self.num_frozen = 0  # number of first layers that are not part of bprop: nothing in or before them is trained
 
     @property
     def input_shape(self) -> LayerShapes:

@@ -135,6 +135,7 @@ def test_an_activation_follows_its_shortcut_and_its_transform(cpu):
         expected = error.get() * (1 if shortcut else y * (1 - y))
         np.testing.assert_allclose(layer.bprop(error).get(), expected, rtol=1e-5)
     layer.transform = Normalizer(divisor=4.0)
+    layer.fprop(x)
     np.testing.assert_allclose(layer.bprop(error).get(), error.get() / 4, rtol=1e-5)
 
 
