@@ -34,14 +34,21 @@ from neonlite.tree_inference import (
     unchecked_info,
     unknown_op,
 )
-from neonlite.tree_structure import STATIC_INTS, Attrs, Info, Leaves, Triple, matrix_transpose_axes, untraced
-from neonlite.tree_structure import postorder as postorder
+from neonlite.tree_structure import (
+    STATIC_INTS,
+    Attrs,
+    Info,
+    Leaves,
+    Triple,
+    matrix_transpose_axes,
+    postorder as postorder,
+    untraced,
+)
 from neonlite.typing import AxisLike, BackendBase, DTypeLike, NumPyArray, OperandLike, ShapeLike, Tensor
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from neonlite.tree_structure import Attrs, Leaves
     from neonlite.visualize import Steps
 
 # a node with more leaves does not store them, which bounds memory: a sum of n tensors has about n^2 / 2 entries. Its

@@ -5,16 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import integer
 from neonlite.messages import describe
 from neonlite.typing import BackendBase
-
-if TYPE_CHECKING:
-    from neonlite.backend.tensor import Tensor
 
 
 class Shard(NamedTuple):

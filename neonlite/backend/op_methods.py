@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from neonlite.backend.tensor import Tensor
 from neonlite.backend.tree_methods import TreeMethods
 from neonlite.backend.tree_operands import ImageTreeMethods, as_indices, as_operand, build_node, check_axes, check_axis
 from neonlite.backend.validation import boolean, check_number, integer, one_of, reject_options
@@ -19,10 +20,6 @@ from neonlite.name_hints import hide_unknown
 from neonlite.ops import OP_TABLE, OPS, SHAPE_FN_BY_KIND, SYNONYMS, Op
 from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.typing import AxisLike, BackendBase, OperandLike
-
-if TYPE_CHECKING:
-    from neonlite.backend.tensor import Tensor
-
 
 CHOICES = {"side": ("left", "right"), "mode": ("reduced", "complete")}  # the values of an attribute
 

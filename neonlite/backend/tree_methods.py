@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neonlite.backend.random import mask_threshold
+from neonlite.backend.tensor import Tensor
 from neonlite.backend.tree_operands import (
     as_indices,
     as_operand,
@@ -24,9 +25,6 @@ from neonlite.optree import Operand, OpTreeNode
 from neonlite.tree_inference import unknown_op
 from neonlite.tree_structure import RandomSource, matrix_transpose_axes
 from neonlite.typing import FLOAT_DTYPES, ArrayLike, AxisLike, BackendBase, DTypeLike, OperandLike, ShapeLike
-
-if TYPE_CHECKING:
-    from neonlite.backend.tensor import Tensor
 
 
 class TreeMethods(BackendBase):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from string import ascii_letters
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import Any, SupportsIndex, overload
 
 from neonlite.backend.creation import as_row, to_host_array
+from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import boolean, check_number, checks_names, instance, integer, one_of
 from neonlite.messages import describe, truncate_message
 from neonlite.ops import Op
@@ -16,9 +17,6 @@ from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.tree_inference import as_leaf, not_an_operand
 from neonlite.tree_structure import Attrs
 from neonlite.typing import LIMITS, ArrayLike, AxisLike, BackendBase, OperandLike
-
-if TYPE_CHECKING:
-    from neonlite.backend.tensor import Tensor
 
 # --- operands of op-trees: checks, copies of arrays, and einsum ---
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from neonlite.backend import NervanaObject
 from neonlite.backend.validation import check_keys, expected_argument, integer, with_attributes
+from neonlite.callbacks.history import History
 from neonlite.name_hints import CALLBACK, look_up
 from neonlite.typing import Model
 
 if TYPE_CHECKING:
-    from neonlite.callbacks.history import History
     from neonlite.data import NervanaDataIterator
 
 DataSet = TypeVar("DataSet", bound="NervanaDataIterator")

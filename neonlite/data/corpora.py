@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend import current_backend
+from neonlite.backend import Tensor, current_backend
 from neonlite.backend.validation import check_number, checks_arguments, integer, one_of
 from neonlite.data.datasets import NamedIterators, find_files
 from neonlite.data.iterator import IteratorState, Minibatch, ResumableIterator
@@ -21,6 +21,7 @@ from neonlite.data.text import (
     UNK,
     Text,
     TokenIds,
+    Tokenizer,
     characters,
     get_tokenizer,
     ids_to_tokens,
@@ -31,10 +32,6 @@ from neonlite.data.text import (
     tokens_to_ids,
 )
 from neonlite.typing import ArrayLike
-
-if TYPE_CHECKING:
-    from neonlite.backend import Tensor
-    from neonlite.data.text import Tokenizer
 
 
 class Corpus(NamedIterators[Text]):

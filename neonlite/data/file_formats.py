@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -19,9 +19,6 @@ from neonlite.data.iterator import Minibatch, ResumableIterator, check_all_finit
 from neonlite.data.minibatches import Epoch, IntegerRange, MinibatchBuffers, Preprocessing
 from neonlite.files import max_file_bytes, open_input, printable
 from neonlite.messages import truncate_message
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Bytes = NDArray[np.uint8]
 IDX_DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}  # by third byte of the file

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from neonlite.backend import NervanaObject
+from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.batch_size import complete_batch_size, require_batch_size
 from neonlite.backend.validation import check_number, integer
 from neonlite.data.minibatches import (
@@ -30,9 +30,6 @@ from neonlite.encoders import WAYS_OUT, check_unmasked, holds_pairs, names_of_co
 from neonlite.messages import describe, listed, wording
 from neonlite.name_hints import DATA, add_hints
 from neonlite.typing import ArrayLike, ShapeLike, is_float_array, is_real_array
-
-if TYPE_CHECKING:
-    from neonlite.backend import Tensor
 
 PAIRS_WAY_OUT = (
     "Pass inputs and targets as two arrays, such as fit(X, y). Minibatches are passed alone, fit(minibatches), and are "

@@ -6,21 +6,19 @@ import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from neonlite.backend import Backend, Tensor
+from neonlite.backend.batch_size import Shard
 from neonlite.backend.planning.assignment import write_array
 from neonlite.backend.random import PURPOSES, philox
 from neonlite.backend.validation import check_boolean_fields, check_keys, check_number, function, integer, pair
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.typing import LayerShape
-
-if TYPE_CHECKING:
-    from neonlite.backend.batch_size import Shard
 
 RowIndex = slice | NDArray[np.int64]
 Span = tuple[slice, RowIndex]  # columns of a minibatch, and the rows of the data that they hold

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from neonlite.backend import Backend, Tensor
 from neonlite.backend.batch_size import Shard, use_shard
 from neonlite.backend.validation import checked_dataclass
 from neonlite.distributed.communicator import Communicator, MPICommunicator, world
@@ -16,15 +17,13 @@ from neonlite.layers import Sequential
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.optimizer import get_param_list, merge_contiguous, pass_last_write, sort_by_address
 from neonlite.optimizers.rules import OptimizerWrapper
+from neonlite.optree import Operand
 from neonlite.tree_structure import refuse_in_trace
 from neonlite.version import __version__
 
 if TYPE_CHECKING:
-    from neonlite.backend import Backend, Tensor
-    from neonlite.distributed.communicator import Communicator
     from neonlite.layers import Layer, LayerContainer
     from neonlite.layers.parameter import Parameter
-    from neonlite.optree import Operand
 
 
 def backend_settings(be: Backend) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from neonlite.layers.layer import Layer, LayerInput
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.transforms import Softmax, Transform
-from neonlite.transforms.activation import ACTIVATIONS
+from neonlite.transforms.functions import ACTIVATIONS
 from neonlite.tree_structure import note_activation
 
 

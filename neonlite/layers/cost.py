@@ -14,7 +14,7 @@ from neonlite.messages import describe
 from neonlite.name_hints import GENERALIZED_COST, add_hints
 from neonlite.optree import Operand
 from neonlite.transforms import Cost, Softmax
-from neonlite.transforms.cost import COSTS
+from neonlite.transforms.functions import COSTS
 from neonlite.transforms.transform import Outputs, Targets
 from neonlite.typing import NativeArray
 

@@ -16,7 +16,7 @@ from neonlite.backend.validation import check_shape, checks_arguments, from_name
 from neonlite.initializers import initializer_names
 from neonlite.layers.layer import Layer
 from neonlite.messages import describe
-from neonlite.transforms.activation import ACTIVATIONS
+from neonlite.transforms.functions import ACTIVATIONS
 from neonlite.typing import Array, ArrayLike
 
 

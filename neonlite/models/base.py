@@ -24,7 +24,7 @@ from neonlite.layers.summary import walk_layers
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms import Cost
-from neonlite.transforms.cost import COSTS
+from neonlite.transforms.functions import COSTS
 from neonlite.typing import LayerShapes
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from neonlite.models.training_data import check_inputs
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms import Cost, Metric, get_metric
-from neonlite.transforms.cost import COSTS
+from neonlite.transforms.functions import COSTS
 from neonlite.typing import ArrayLike
 
 if TYPE_CHECKING:

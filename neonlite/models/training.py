@@ -27,7 +27,7 @@ from neonlite.optimizers import LossScaling, Optimizer, get_param_list
 from neonlite.optimizers.optimizer import last_writer
 from neonlite.optimizers.rules import OPTIMIZERS, flatten_optimizers
 from neonlite.transforms import Cost
-from neonlite.transforms.cost import COSTS
+from neonlite.transforms.functions import COSTS
 from neonlite.typing import HALF_DTYPES
 
 

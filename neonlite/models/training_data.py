@@ -53,7 +53,7 @@ from neonlite.transforms import (
     Metric,
     get_metric,
 )
-from neonlite.transforms.cost import COSTS
+from neonlite.transforms.functions import COSTS
 from neonlite.transforms.metric import LogLoss, Misclassification, SequenceMetric, TopKMisclassification
 from neonlite.transforms.metrics import ClassMetric
 from neonlite.typing import ArrayLike, Data, is_real_array

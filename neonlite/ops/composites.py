@@ -7,12 +7,10 @@ result is rounded once, at the end; ``Autodiff`` does so for the derivatives.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from neonlite.ops.functions import Gradients
 from neonlite.typing import AxisLike, BackendBase, Operand
-
-if TYPE_CHECKING:
-    from neonlite.ops.functions import Gradients
 
 GELU_SCALE, GELU_CUBE = math.sqrt(8 / math.pi), 0.044715
 GELU_LIMIT = 25.0  # beyond it the logistic function is 0 or 1, and the cube could overflow

@@ -10,13 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from neonlite.ops.functions import Shape, accumulation_dtype, normalize_indices
+from neonlite.ops.functions import Gradients, Shape, accumulation_dtype, normalize_indices
 from neonlite.typing import BackendBase, Namespace, NativeArray, Operand
-
-if TYPE_CHECKING:
-    from neonlite.ops.functions import Gradients
 
 Slices = tuple[Any, ...]
 Padding = tuple[tuple[int, int], ...]  # (before, after) for each axis

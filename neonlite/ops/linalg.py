@@ -7,16 +7,11 @@ another reference. They consist of op-trees, so that they can be differentiated 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from neonlite.ops.functions import Shape, broadcast_shapes
+from neonlite.ops.functions import Gradients, Shape, broadcast_shapes
 from neonlite.typing import BackendBase, Namespace, NativeArray, Operand
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from neonlite.ops.functions import Gradients
-
 
 # --- forward functions ---
 

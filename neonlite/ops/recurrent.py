@@ -10,13 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from neonlite.ops.functions import Shape, accumulation_dtype
+from neonlite.ops.functions import Gradients, Shape, accumulation_dtype
 from neonlite.typing import BackendBase, Namespace, NativeArray, Operand
-
-if TYPE_CHECKING:
-    from neonlite.ops.functions import Gradients
 
 Functions = Sequence[Callable[..., Any]]  # the activation function, and that of the gates; or their derivatives
 # {name of an activation function: (f(be, x), dE/dx of y = f(x) as a function of be, dE/dy and y)}

@@ -27,14 +27,13 @@ from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
 from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
-from neonlite.optree import OpTreeNode
+from neonlite.optree import Operand, OpTreeNode
 from neonlite.tree_structure import refuse_in_trace, untraced, use_in_trace
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
     from neonlite.layers.parameter import Parameter
-    from neonlite.optree import Operand
 
 Row = Sequence[Tensor]  # W, dW and the states of a parameter, or of adjacent parameters
 

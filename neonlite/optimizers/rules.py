@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from neonlite.backend import NervanaObject, Tensor
+from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import check_attributes, check_keys, checked_dataclass, from_name, instance, integer
 from neonlite.initializers import compute_dtype
@@ -22,14 +22,12 @@ from neonlite.optimizers.optimizer import (
     tensor_ids,
 )
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
-from neonlite.optree import OpTreeNode
+from neonlite.optree import Operand, OpTreeNode
 from neonlite.tree_structure import untraced
 from neonlite.typing import OperandLike
 
 if TYPE_CHECKING:
-    from neonlite.backend import Backend
     from neonlite.layers import Layer
-    from neonlite.optree import Operand
 
 
 @checked_dataclass

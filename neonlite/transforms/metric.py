@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from neonlite.backend.validation import instance, integer
 from neonlite.messages import describe
 from neonlite.optree import Operand
-from neonlite.transforms.cost import SmoothL1Loss
+from neonlite.transforms.functions import SmoothL1Loss
 from neonlite.transforms.transform import Metric, Outputs, Targets, check_same_shape
 
 if TYPE_CHECKING:

@@ -80,8 +80,7 @@ from neonlite.transforms import (
     SumSquared,
     Tanh,
 )
-from neonlite.transforms.activation import ACTIVATIONS
-from neonlite.transforms.cost import COSTS
+from neonlite.transforms.functions import ACTIVATIONS, COSTS
 
 
 def description(x: Any) -> Any:

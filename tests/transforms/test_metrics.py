@@ -38,7 +38,7 @@ from neonlite.transforms import (
     TopKMisclassification,
     get_metric,
 )
-from neonlite.transforms.activation import Identity
+from neonlite.transforms.functions import Identity
 
 Array = np.ndarray[Any, Any]
 needs_sklearn = pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")

@@ -1,14 +1,19 @@
-"""Layer objects of convolution, deconvolution, pooling and LRN: shapes, strides, padding and dilation."""
+"""Layer objects of primitives (shapes, strides, padding and dilation), and checks of their operands."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Real
+from typing import Any, NamedTuple
 
-from neonlite.backend.validation import one_of
-from neonlite.typing import FLOAT_DTYPES, BackendBase, DTypeLike, Untracked
+from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.validation import check_open, one_of
+from neonlite.messages import describe
+from neonlite.tree_structure import refuse_in_trace
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, BackendBase, DType, DTypeLike, NativeArray, Untracked
 
 Shape = tuple[int, ...]
 WindowOffsets = list[tuple[int, slice, slice]]  # (index in the window, slice of the output, slice of the input)
@@ -63,6 +68,51 @@ def axis_window_offsets(size: int, count: int, window: int, stride: int, padding
             start = first * stride + k - padding
             offsets.append((k, slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)))
     return offsets
+
+
+class ImageShape(NamedTuple):
+    """The shape of images with merged pixels: CHWN is (channels, pixels, batch_size), NHWC is its reverse."""
+
+    channels: int
+    pixels: int  # D * H * W
+    batch_size: int
+
+
+class NHWCImages(NamedTuple):
+    """Images of a plan in NHWC: ``nhwc`` is (N, D, H, W, C)."""
+
+    nhwc: NativeArray
+
+    @property
+    def array(self) -> NativeArray:
+        """The view (C, D, H, W, N)."""
+        return self.nhwc.transpose(4, 1, 2, 3, 0)
+
+    @property
+    def flat(self) -> NativeArray:
+        """The view with one axis."""
+        return self.nhwc.reshape(-1)
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the elements."""
+        return self.nhwc.dtype
+
+
+def image_shape(array: NativeArray) -> ImageShape:
+    """Return the image shape of an array (C, D, H, W, N)."""
+    channels, *_, batch_size = array.shape
+    return ImageShape(channels, array.size // (channels * batch_size), batch_size)
+
+
+def chwn_view(x: NativeArray) -> NativeArray:
+    """Return images of a plan as an array (C, D, H, W, N), of which those in NHWC are a view."""
+    return x.array if isinstance(x, NHWCImages) else x
+
+
+def as_chwn(x: NativeArray) -> NativeArray:
+    """Return images of a plan as an array (C, D, H, W, N), copied from NHWC."""
+    return x.array.copy() if isinstance(x, NHWCImages) else x
 
 
 class LayerObject(Untracked):
@@ -522,3 +572,101 @@ def check_ints(primitive: str, minimum: int, **values: Any) -> tuple[int, ...]:
         if not single or n.__index__() < minimum:
             raise ValueError(f"be.{primitive}: expected an integer >= {minimum} for {name}, got {n!r}")
     return tuple(n.__index__() for n in values.values())
+
+
+# --- operands of primitives: argument checks, contiguous operands and output buffers ---
+
+NUMBER_TYPES = (float, int, Real)  # isinstance is slowest for Real, so it comes last
+
+
+def check_tensors(be: BackendBase, primitive: str, **tensors: object) -> None:
+    """Raise an error unless the backend is open and all arguments are its tensors."""
+    with_error_prefix(primitive, check_open, be)
+    refuse_in_trace(f"be.{primitive}", "Use op-trees, such as be.convolution(x, w), be.dot(a, b) and layer(x)")
+    for name, t in tensors.items():
+        if not isinstance(t, Tensor):
+            raise TypeError(
+                f"be.{primitive}: expected a tensor for {name}, got {describe(t)}. "
+                "Copy an array with be.array(x), and evaluate an op-tree with tree.astensor()."
+            )
+        if t.backend is not be:
+            raise ValueError(
+                f"be.{primitive}: expected a tensor of {be!r} for {name}, got {describe(t)} of {t.backend!r}. "
+                "Copy it with be.array(t)."
+            )
+
+
+def check_floats(primitive: str, **values: Any) -> list[float]:
+    """Return the values as Python floats, which do not promote the dtype of an array; TypeError for non-numbers."""
+    for name, n in values.items():
+        if not isinstance(n, NUMBER_TYPES):
+            raise TypeError(f"be.{primitive}: expected a real number for {name}, got {describe(n)}")
+    return [float(n) for n in values.values()]
+
+
+def check_same_dtype(primitive: str, **tensors: Tensor) -> None:
+    """Raise TypeError unless all tensors have the same float dtype."""
+    dtypes = {name: t.info.dtype for name, t in tensors.items()}
+    if len(set(dtypes.values())) > 1 or not set(dtypes.values()) <= set(FLOAT_DTYPES):
+        listed = ", ".join(f"{name} {dtype} ({describe(tensors[name])})" for name, dtype in dtypes.items())
+        raise TypeError(
+            f"be.{primitive}: expected tensors of one float dtype, got {listed}. "
+            "Cast with be.astype(t, dtype).astensor()."
+        )
+
+
+def check_layer_shapes(
+    be: BackendBase, primitive: str, layer: LayerObject, **operands: tuple[Tensor, Sequence[int], str]
+) -> None:
+    """Raise an error unless each tensor has the layer object's dtype and the size of its shape."""
+    check_tensors(be, primitive, **{name: t for name, (t, _, _) in operands.items()})
+    for name, (t, shape, axes) in operands.items():
+        if t.size != math.prod(shape):
+            raise ValueError(
+                f"be.{primitive}: expected {name} of shape {tuple(shape)} = {axes}, or any shape with "
+                f"{math.prod(shape)} elements, got {describe(t)} with {t.size}, for {layer!r}"
+            )
+        if t.info.dtype != layer.dtype:
+            raise TypeError(
+                f"be.{primitive}: expected {name} of dtype {layer.dtype}, that of the layer object, got "
+                f"{describe(t)} of {t.info.dtype}. Cast with be.astype(t, dtype).astensor(), or create "
+                "the layer object with that dtype."
+            )
+
+
+def compute_dtype(be: BackendBase, dtype: str) -> str:
+    """Return the dtype to compute in: float32 for 16-bit floats, unless the runtime has kernels for these."""
+    return "float32" if dtype in HALF_DTYPES and not be.runtime.supports_half else dtype
+
+
+def as_contiguous(be: BackendBase, t: Tensor) -> Tensor:
+    """Return the tensor, or a contiguous copy in the compute dtype if it is strided or has another dtype."""
+    dtype = compute_dtype(be, t.info.dtype)
+    if t.is_contiguous and dtype == t.info.dtype:
+        return t
+    copy = be.empty(t.shape, dtype)
+    copy[:] = t
+    return copy
+
+
+@contextmanager
+def output_buffer(be: BackendBase, out: Tensor, *operands: Tensor | None, copy_in: bool = False) -> Iterator[Tensor]:
+    """Yield a contiguous tensor that overlaps no operand: ``out``, or a temporary that is copied to it at the end.
+
+    ``copy_in``: the result depends on the old values of ``out``.
+    """
+    dtype = compute_dtype(be, out.info.dtype)
+    is_disjoint = all(x is None or overlap(out, x) == "none" for x in operands)
+    if out.is_contiguous and dtype == out.info.dtype and is_disjoint:
+        yield out
+        return
+    buffer = be.empty(out.shape, dtype)
+    if copy_in:
+        buffer[:] = out
+    yield buffer
+    out[:] = buffer
+
+
+def array_as(be: BackendBase, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
+    """Return the array of a contiguous tensor in another shape."""
+    return be.runtime.reshape(t._array, shape)

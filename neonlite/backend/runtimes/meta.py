@@ -17,21 +17,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 
 from neonlite.backend.concurrency import create_lock, parallel_for
-from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning import Plan
-from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.primitives import MatmulPrimitives, ReferencePrimitives
+from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
 from neonlite.backend.random import RandomStreams
-from neonlite.backend.runtimes.base import Runtime
+from neonlite.backend.runtimes.base import Runner, Runtime
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.validation import IgnoreFPErrors
 from neonlite.messages import describe
 from neonlite.typing import AxisLike, BackendBase, NativeArray, NumPyArray, ShapeLike
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
-
-    from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
-    from neonlite.backend.runtimes.base import Runner
 
 Shape = tuple[int, ...]
 
@@ -440,7 +437,7 @@ class MetaRuntime(Runtime):
 
     def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
         """Check the arguments and advance the stream."""
-        streams.mask("masks", write_chwn(out, overwrite=True), keep)
+        streams.mask("masks", out._array, keep)
 
     def create_graphs(self, be: BackendBase) -> MetaGraphs | None:
         """Return graphs that call each block, if the real runtime has graphs."""
@@ -545,10 +542,6 @@ class MetaPrimitives(ReferencePrimitives):
     conv_update = count_as("conv_update", conv_flops)
     pool_fprop = count_as("pool_fprop", pool_flops)
     pool_bprop = count_as("pool_bprop", pool_flops)
-    batch_norm_fprop = count_as("batch_norm_fprop", lambda form, *_: 8 * math.prod(form))
-    batch_norm_bprop = count_as("batch_norm_bprop", lambda form, *_: 12 * math.prod(form))
-    row_norm_fprop = count_if_done("row_norm_fprop", lambda x, *_: 8 * x.size)
-    row_norm_bprop = count_if_done("row_norm_bprop", lambda x, *_: 12 * x.size)
     recurrent_fprop = count_as("recurrent_fprop", lambda shape, *_: shape.flops)
     recurrent_bprop = count_as("recurrent_bprop", lambda shape, *_: 2 * shape.flops)
 

@@ -1,6 +1,6 @@
 """Call forms of the image primitives, and what is written where.
 
-Tests ``neonlite/backend/primitives/images.py`` and ``neonlite/backend/primitives/operands.py``.
+Tests ``neonlite/backend/primitives/images.py`` and ``neonlite/backend/primitives/geometry.py``.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ class Guard:
     }
 
     def __init__(self, primitives: Any) -> None:
-        self.primitives, self.supports_nhwc = primitives, primitives.supports_nhwc
+        self.primitives = primitives
 
     def __getattr__(self, name: str) -> Any:
         def guarded(*args: Any) -> Any:

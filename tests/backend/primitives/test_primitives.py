@@ -1,7 +1,7 @@
 """Convolution, pooling and LRN on every runtime equal the loops of a textbook.
 
 Tests ``neonlite/backend/primitives/__init__.py`` and
-``neonlite/backend/runtimes/numpy/pooling.py``.
+``neonlite/backend/runtimes/numpy/__init__.py``.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from helpers.image_primitives import (
 from helpers.runtimes import lacks
 
 from neonlite import Backend, Tensor
+from neonlite.backend import primitives as reference_primitives
 from neonlite.backend.primitives import ReferencePrimitives
-from neonlite.backend.runtimes.numpy import pooling as numpy_pooling
-from neonlite.backend.runtimes.numpy import pooling as numpy_roi_pooling
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes import numpy as numpy_pooling
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 
 both_dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
@@ -235,8 +235,8 @@ def test_a_few_rows_at_a_time_give_the_same(
     if primitives is NumPyPrimitives and be64.name != "cpu":
         return
     be64.primitives = primitives(be64.runtime)
-    monkeypatch.setattr(primitives, "MAX_GATHERED_BYTES", nbytes)
-    monkeypatch.setattr(primitives, "MIN_ROW_WEIGHTS", thin)
+    monkeypatch.setattr(reference_primitives, "MAX_GATHERED_BYTES", nbytes)
+    monkeypatch.setattr(reference_primitives, "MIN_ROW_WEIGHTS", thin)
     pieces = 0
     for case in [Conv(2, 3, 4, (2, 7, 5), (2, 3, 2), (1, 1, 1), (1, 2, 1), (1, 1, 2)), *tried(be64, CONV)[:60]]:
         layer, truth = conv_layer(be64, "float64", case), conv_truth(case)
@@ -324,7 +324,7 @@ def test_roi_pooling_in_small_chunks_equals_the_reference(
 ) -> None:
     if not in_pieces(be64):
         return
-    monkeypatch.setattr(numpy_roi_pooling, "MAX_GATHERED_PIXELS", limit)
+    monkeypatch.setattr(numpy_pooling, "MAX_GATHERED_PIXELS", limit)
     reference, i = ReferencePrimitives(be64.runtime), values(1, 4, 9, 8, 3)
     i[rng.random(i.shape) < 0.1] = np.nan
     i[2, :, 5] = -np.inf

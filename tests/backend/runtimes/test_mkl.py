@@ -19,10 +19,9 @@ import pytest
 
 import neonlite as nl
 from neonlite import Autodiff, Backend
-from neonlite.backend import concurrency
-from neonlite.backend.runtimes import load_runtime, native
-from neonlite.backend.runtimes import mkl as mkl_runtime
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend import concurrency, runtimes
+from neonlite.backend.runtimes import load_runtime, mkl as mkl_runtime
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.runtimes.onednn import bindings as onednn
 
 mkl = pytest.importorskip("mkl")
@@ -66,7 +65,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
     """Have every call of MKL counted, and none saved because the product is small."""
     counting = Counting()
     monkeypatch.setattr(mkl_runtime, "load_library", lambda: counting)
-    monkeypatch.setattr(mkl_runtime, "min_gemm_work", lambda: -1)
+    monkeypatch.setattr(runtimes, "min_gemm_work", lambda: -1)
     return counting
 
 
@@ -91,7 +90,7 @@ def version() -> str:
 
 
 def test_an_absent_library_raises_import_error_with_the_searched_paths(monkeypatch, tmp_path):
-    monkeypatch.setattr(mkl_runtime, "library_folders", lambda: [tmp_path, tmp_path / "lib"])
+    monkeypatch.setattr(runtimes, "library_folders", lambda: [tmp_path, tmp_path / "lib"])
     monkeypatch.setattr(mkl_runtime, "load_library", mkl_runtime.load_library.__wrapped__)
     with pytest.raises(ImportError, match=r"neither libmkl_rt.*dll is in .*/lib.*Install it.*neonlite.mkl") as error:
         Backend("mkl")
@@ -100,7 +99,7 @@ def test_an_absent_library_raises_import_error_with_the_searched_paths(monkeypat
 
 @pytest.mark.skipif(os.name == "nt", reason="links to files need rights there")
 def test_a_library_that_is_too_old_or_broken_is_an_import_error(monkeypatch, tmp_path):
-    monkeypatch.setattr(mkl_runtime, "library_folders", lambda: [tmp_path])
+    monkeypatch.setattr(runtimes, "library_folders", lambda: [tmp_path])
     other = sys.modules["_ctypes"].__file__
     assert other is not None
     (tmp_path / "libmkl_rt.so.1").symlink_to(other)
@@ -113,7 +112,7 @@ def test_a_library_that_is_too_old_or_broken_is_an_import_error(monkeypatch, tmp
 
 def test_the_folders_are_those_of_the_environment_its_base_and_the_user(monkeypatch):
     monkeypatch.setenv("CONDA_PREFIX", "/conda")
-    found = [str(folder) for folder in native.library_folders()]
+    found = [str(folder) for folder in runtimes.library_folders()]
     assert [prefix in " ".join(found) for prefix in (sys.prefix, sys.base_prefix, "conda")] == [True] * 3
     assert len(found) == len(set(found))
 
@@ -447,7 +446,7 @@ def test_an_alpha_of_0_does_not_hide_a_nan(primitives):
 def test_the_address_of_an_array_is_where_its_first_element_is(rng):
     x = rng.normal(size=(5, 6, 7))
     for view in (x, x[1:], x[..., ::-1], x.T, x[2, 3:, 4:5], x[:0], x.astype(np.float16), np.frombuffer(b"abcdefgh")):
-        assert native.data_address(view).value == view.ctypes.data == view.__array_interface__["data"][0]
+        assert runtimes.data_address(view).value == view.ctypes.data == view.__array_interface__["data"][0]
 
 
 def test_gemm_calls_are_cached_and_bounded(products, monkeypatch):
@@ -473,7 +472,7 @@ def test_small_products_and_vectors_are_left_to_numpy(counting, products, rng, m
             c = rng.normal(size=(*a.shape[:-1], b.shape[-1]))
             multiply = partial(check, products.gemm, a, b, c, alpha, beta, words)
             assert len(counting.during(multiply)) == calls
-    monkeypatch.setattr(mkl_runtime, "min_gemm_work", lambda: 3 * 4 * 5)
+    monkeypatch.setattr(runtimes, "min_gemm_work", lambda: 3 * 4 * 5)
     a, b, c = (rng.normal(size=s) for s in ((3, 4), (4, 5), (3, 5)))
     assert counting.during(lambda: check(products.gemm, a, b, c, 1.0, 0.0, "ij,jk->ik")) == []
     assert counting.during(lambda: check(products.gemm, a, b, c, 2.0, 0.0, "ij,jk->ik")) != []

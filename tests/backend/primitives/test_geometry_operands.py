@@ -1,6 +1,6 @@
 """Errors of primitives name the primitive, the expected argument and the one that was passed, and write nothing.
 
-Tests ``neonlite/backend/primitives/operands.py``.
+Tests ``neonlite/backend/primitives/geometry.py``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def stage(be: Backend) -> SimpleNamespace:
     return s
 
 
-DEAD = "closed by cleanup_backend() at | test_operands.py: | .get() | gen_backend() | be.array(t)"
+DEAD = "closed by cleanup_backend() at | test_geometry_operands.py: | .get() | gen_backend() | be.array(t)"
 
 # What the user writes, and the words that must all be found in the message.
 # fmt: off
