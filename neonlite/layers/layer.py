@@ -710,7 +710,7 @@ class Layer(WeightOwner):
         self.be.assign(targets, values)
         return self.deltas
 
-    def sum_tensors(self, name: str, tensors: Sequence[Any]) -> Tensor | None:
+    def sum_tensors(self, name: str, tensors: Sequence[Tensor | None]) -> Tensor | None:
         """Return the sum of tensors of the shape of the inputs, of which None are left out; None if there are none.
 
         Parameters
@@ -720,7 +720,7 @@ class Layer(WeightOwner):
         tensors : sequence of Tensor or None
             The tensors.
         """
-        present = [x for x in tensors if x is not None]
+        present: list[Any] = [x for x in tensors if x is not None]
         if len(present) < 2:
             return present[0] if present else None
         total = self.buffer(name, self.in_shape)

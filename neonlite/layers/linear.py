@@ -85,6 +85,9 @@ class Linear(ParameterLayer):
         return self.outputs
 
 
+# --- how it is made fast, and the rest ---
+
+
 class Bias(ParameterLayer):
     """``x + b``, with one b for each feature, or for each channel of images (C, H, W).
 

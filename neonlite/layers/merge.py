@@ -147,7 +147,8 @@ class Broadcast(LayerContainer):
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute all gradients, and return the sum of the deltas of the branches."""
         self.reject_scaling(beta, alpha)
-        self.deltas = self.sum_tensors("deltas", self.bprop_branches(error))
+        deltas: Any = self.bprop_branches(error)
+        self.deltas = self.sum_tensors("deltas", deltas)
         return self.deltas
 
     def bprop_branches(self, error: Tensor) -> list[Deltas]:
