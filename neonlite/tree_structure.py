@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias, TypeVar, overload
 
 from neonlite.ops import OPS, Op
 from neonlite.ops.functions import Axes, Shape
@@ -14,6 +14,7 @@ from neonlite.typing import BackendBase, NativeArray, OperandLike
 
 Attrs = tuple[tuple[str, Any], ...]
 Leaves = dict[int, Any]
+Tree = TypeVar("Tree")
 
 STATIC_INTS = range(-8, 9)  # integers that are part of the structure; other scalars are arguments of the plan
 MAX_STRUCTURE_BYTES = 8_000_000  # of a backend's cache of structures
@@ -395,15 +396,7 @@ class Triple:
         def opens(op: Op) -> bool:
             return op.formula is not None and (not names or op.name in names)
 
-        built: dict[int, Any] = {}
-        for node in postorder(self, opens=opens):
-            if opens(node.info.op_def):
-                built[id(node)] = built[id(node.opened)]
-            else:
-                a, b = (built.get(id(x), x) for x in (node.left, node.right))
-                is_same = a is node.left and b is node.right
-                built[id(node)] = node if is_same else self._rebuild(node.info, a, b)
-        return built[id(self)]
+        return rebuild(self, {}, opens)
 
     def key(self) -> Hashable:
         """Return a hashable key of the tree.
@@ -493,6 +486,32 @@ def postorder(*trees: object, opens: Callable[[Op], bool] | None = None) -> Iter
                 stack += [(x, True), (x.opened, False)]
             else:
                 stack += [(x, True), (x.right, False), (x.left, False)]
+
+
+def rebuild(tree: Tree, values: Mapping[int, object], opens: Callable[[Op], bool] | None = None) -> Tree:
+    """Return an op-tree with other operands in the place of some nodes.
+
+    Parameters
+    ----------
+    tree : OpTreeNode
+        The op-tree.
+    values : dict
+        {id of a node: the operand in its place}.
+    opens : callable, optional
+        The composite ops for which ``opens(op)`` is true are replaced by the op-trees of their formulas.
+    """
+    built: dict[int, Any] = dict(values)
+    for node in postorder(tree, opens=opens):
+        if id(node) in built:
+            continue
+        if opens is not None and opens(node.info.op_def):
+            built[id(node)] = built[id(node.opened)]
+        else:
+            a, b = (built.get(id(x), x) for x in (node.left, node.right))
+            is_same = a is node.left and b is node.right
+            built[id(node)] = node if is_same else node._rebuild(node.info, a, b)
+    result: Tree = built[id(tree)]
+    return result
 
 
 OperandId = int | Constant  # an earlier instruction (0, 1, ...), a leaf (-1, -2, ...), or a static integer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -75,35 +75,6 @@ def complete_batch_size(be: BackendBase) -> int:
 def global_batch_size(be: BackendBase) -> int:
     """Return the number of samples of the current minibatch, which may be partial, of all processes together."""
     return be.bsz if be.minibatch_shard is None else be.minibatch_shard.total
-
-
-def draw_minibatch_mask(be: BackendBase, mask: Tensor, keep: float, shape: Sequence[int], axis: int) -> None:
-    """Fill a mask with ones, with probability ``keep``, and zeros, which depend on the index of a sample only.
-
-    So the numbers of a sample are the same on any number of processes: each draws the mask of all samples.
-
-    Parameters
-    ----------
-    be : Backend
-        The backend.
-    mask : Tensor
-        The mask.
-    keep : float
-        The probability of a one.
-    shape : sequence of int
-        A shape of the mask in which the samples of this process are an axis, -1 for one that follows from the others.
-    axis : int
-        That axis.
-    """
-    if (shard := be.minibatch_shard) is None:
-        be.make_binary_mask(mask, keep)
-        return
-    part = mask.reshape(*shape)
-    sizes, index = list(part.shape), [slice(None)] * part.ndim
-    sizes[axis], index[axis] = shard.total, slice(shard.start, shard.stop)
-    whole = be.empty(tuple(sizes), dtype=mask.info.dtype)
-    be.make_binary_mask(whole, keep)
-    part[:] = whole[tuple(index)]
 
 
 def draw_samples(be: BackendBase, draw: Callable[[int], Any], n: int, axis: int = -1) -> Any:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Self, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Self, TypeAlias, TypeVar
 
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.batch_size import draw_minibatch_mask, draw_samples
+from neonlite.backend.batch_size import draw_samples
 from neonlite.backend.objects import has_builtin_method, is_builtin
 from neonlite.backend.validation import check_number, from_name, function, instance, integer
-from neonlite.layers.buffers import Operands, Trees, iobuf_shape, num_features, num_steps, plain
+from neonlite.layers.buffers import Operands, Trees, num_features, num_steps, plain
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.transforms import Softmax, Transform
 from neonlite.transforms.functions import ACTIVATIONS
 from neonlite.tree_structure import note_activation
-from neonlite.typing import LayerShape
 
 
 def check_activation(where: str, value: object, example: str = "Rectlin()") -> Transform:
@@ -29,9 +28,8 @@ def check_activation(where: str, value: object, example: str = "Rectlin()") -> T
 class Activation(Layer):
     """An activation, ``f(x)``: a transform f applied to each element or, as for Softmax, along an axis.
 
-    In a network, the outputs overwrite the inputs if the derivative of f can be computed from the outputs alone. If the
-    cost is the one that f is paired with, such as CrossEntropyMulti with Softmax, the cost computes the gradient with
-    respect to the inputs of this layer, and ``bprop`` does not multiply by the derivative of f (``shortcut``).
+    If the cost is the one that f is paired with, such as CrossEntropyMulti with Softmax, the cost computes the gradient
+    with respect to the inputs of this layer, and ``bprop`` does not multiply by the derivative of f (``shortcut``).
 
     Parameters
     ----------
@@ -44,7 +42,6 @@ class Activation(Layer):
     def __init__(self, transform: ActivationLike, name: str | None = None) -> None:
         super().__init__(name)
         self.transform = check_activation(f"{self.name}: transform", transform)
-        self.in_place = self.transform.has_grad_from_output
         self.shortcut = False
 
     def configure(self, in_obj: LayerInput) -> Self:
@@ -64,10 +61,13 @@ class Activation(Layer):
     @property
     def is_expression(self) -> bool:
         """Whether the outputs are an op-tree of the inputs; not if f is custom and has a derivative."""
-        f = type(self.transform)
-        names = ("bprop", "backward")
-        is_derived = all(has_builtin_method(f, name) and name not in vars(self.transform) for name in names)
-        return super().is_expression and is_derived
+        return super().is_expression and not self.has_custom_derivative
+
+    @property
+    def has_custom_derivative(self) -> bool:
+        """Whether f has a derivative that is not that of its formula: of a custom class, or of an instance."""
+        f = self.transform
+        return not all(has_builtin_method(type(f), name) and name not in vars(f) for name in ("bprop", "backward"))
 
     def formula(self, x: Tensor) -> Operand:
         """Return ``f(x)``."""
@@ -78,25 +78,12 @@ class Activation(Layer):
         note_activation(self, x)
         return super().build_tree(x, training)
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        """Compute ``deltas = alpha f'(x) error + beta deltas``."""
-        self.check_error(error)
-        if not self.owns_delta:
-            self.deltas = error
-        if self.deltas is not None:
-            self.be.assign(*self.build_backward(error, alpha, beta))
-        return self.deltas
-
-    def build_backward(self, error: Tensor, alpha: float, beta: float) -> tuple[list[Tensor], list[Operand]]:
-        if not (self.owns_output or self.shortcut or self.transform.has_grad_from_output):
-            raise ValueError(
-                f"{self.name}: expected a transform whose derivative can be computed from the outputs, which overwrite "
-                f"the inputs, got {self.transform!r}. Create the layer with it."
-            )
-        delta = error if self.shortcut else self.transform.backward(error, self.outputs, self.inputs)
-        delta = self.scale_deltas(delta, alpha, beta)
-        self._check_no_random_numbers([delta])
-        return ([], []) if delta is self.deltas else ([self.deltas], [delta])
+    def build_gradients(self, error: Tensor, tensors: Sequence[Tensor]) -> list[Operand]:
+        if tensors and self.shortcut:
+            return [error]
+        if tensors and self.has_custom_derivative:
+            return [self.transform.backward(error, self.outputs, self.inputs)]
+        return super().build_gradients(error, tensors)
 
 
 class Dropout(Layer):
@@ -119,15 +106,11 @@ class Dropout(Layer):
     """
 
     alternative_arguments = ("dropout",)
-    in_place = True
-    needs_outputs = False
-
     takes_images = True
 
     def __init__(self, keep: float | None = None, name: str | None = None, dropout: float | None = None) -> None:
         super().__init__(name)
         self.keep = keep_probability(self.name, keep, dropout, 0.5)
-        self.mask: Tensor | Any = None
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
@@ -136,15 +119,12 @@ class Dropout(Layer):
         self.train_scale, self.inference_scale = (1 / self.keep, 1.0) if caffe else (1.0, self.keep)
         return self
 
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        self.mask = self.buffer("mask", self.out_shape)
+    @property
+    def mask(self) -> Tensor | None:
+        """The mask of the last training ``fprop``, of all processes if there are several."""
+        return self.random_numbers[0].reshape(num_features(self.out_shape), -1) if self.random_numbers else None
 
-    def formula(self, x: Tensor) -> Operand:
-        """Return ``x mask``, scaled."""
-        return x * self.mask if self.train_scale == 1 else x * self.mask * self.train_scale
-
-    def training_formula(self, x: Operand) -> Operand:
+    def formula(self, x: Operand) -> Operand:
         """Return ``x mask``, scaled, with a mask that the op-tree draws."""
         T = num_steps(self.out_shape)
         sizes = x.shape[:-1] if T == 1 else (x.shape[0], T)
@@ -156,12 +136,6 @@ class Dropout(Layer):
     def inference_formula(self, x: Tensor) -> Operand:
         """Return x, scaled."""
         return x * self.inference_scale
-
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        """Draw a new mask if training, and compute the outputs."""
-        if not inference and self.mask is not None:
-            draw_minibatch_mask(self.be, self.mask, self.keep, (-1, num_steps(self.out_shape), self.be.bsz), axis=2)
-        return super().fprop(inputs, inference, beta)
 
 
 def keep_probability(where: str, keep: float | None, dropout: float | None, default: float) -> float:
@@ -180,83 +154,8 @@ Data = TypeVar("Data")
 Result = TypeVar("Result")
 
 
-class PassThrough(Layer):
-    """Base class of layers whose outputs and deltas are views of their inputs and errors. Subclasses set ``out_shape``.
-
-    Parameters
-    ----------
-    name : str, optional
-        Name, unique in a network.
-    """
-
-    in_place = returns_error = True
-
-    def __init__(self, name: str | None = None) -> None:
-        super().__init__(name)
-        self.output_buffer: Tensor | Any = None  # set if the outputs are a copy of the inputs
-
-    @property
-    def needs_outputs(self) -> bool:  # type: ignore[override]
-        """Whether later layers must not overwrite the outputs, which are the inputs of this layer."""
-        return self.owns_output
-
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        """Use ``shared_outputs``, into which inputs are copied; without it nothing is allocated."""
-        self.check_accumulation(accumulate_updates)
-        self.output_buffer = (
-            None if shared_outputs is None else self.buffer("outputs", self.out_shape, shared=shared_outputs)
-        )
-
-    def formula(self, x: Tensor) -> Operand:
-        """Return x in the shape of the outputs."""
-        return self.be.reshape(x, num_features(self.out_shape), -1)
-
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        """Return the inputs, plus ``beta outputs``."""
-        self.check_tensor("inputs", inputs, self.in_shape)
-        self.inputs = inputs
-        x = self.view("inputs", inputs, lambda t: self.reshape_buffer(t, self.in_shape, self.out_shape))
-        if beta:
-            self.output_buffer = self.output_buffer or self.buffer("outputs", self.out_shape)
-            self.output_buffer[:] = x + beta * (self.outputs or 0)
-        elif self.output_buffer is not None:
-            self.output_buffer[:] = x
-        self.outputs = self.output_buffer or x
-        return self.outputs
-
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        """Return the error in the shape of the inputs, scaled."""
-        if error is None:  # the next layer has no deltas, such as LookupTable
-            return None
-        self.check_tensor("an error", error, self.out_shape)
-        delta = self.view("error", error, lambda t: self.reshape_buffer(t, self.out_shape, self.in_shape))
-        if not self.owns_delta and alpha == 1 and beta == 0:
-            self.deltas = delta
-        elif self.needs_deltas:
-            self.deltas = self.deltas or self.buffer("deltas", self.in_shape)
-            self.deltas[:] = self.scale_deltas(delta, alpha, beta)
-        return self.deltas
-
-    def reshape_buffer(self, t: Tensor, shape: LayerShape, new_shape: LayerShape) -> Tensor:
-        """Return a view of the buffer of one layer shape as the buffer of another.
-
-        Parameters
-        ----------
-        t : Tensor
-            The buffer.
-        shape, new_shape : int or tuple
-            Shapes without the batch dimension.
-        """
-        if iobuf_shape(shape) == iobuf_shape(new_shape):
-            return t
-        try:
-            return t.reshape(num_features(new_shape), -1)
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from None
-
-
-class Reshape(PassThrough):
-    """The inputs in another shape, as a view of the same buffer.
+class Reshape(Layer):
+    """The inputs in another shape.
 
     Elements keep their row-major order, with the batch as the last axis: in an output (F, T), feature f at time step t
     is feature f T + t of the input. (embedding, tokens) can be reshaped to an image (1, embedding, tokens).
@@ -307,6 +206,10 @@ class Reshape(PassThrough):
         self.out_shape = sizes[0] if len(sizes) == 1 else tuple(sizes)
         return self
 
+    def formula(self, x: Tensor) -> Operand:
+        """Return x in the shape of the outputs."""
+        return self.be.reshape(x, num_features(self.out_shape), -1)
+
 
 class DataTransform(Layer):
     """``f(x)`` for a transform f of the data.
@@ -323,7 +226,7 @@ class DataTransform(Layer):
         Name, unique in a network.
     """
 
-    can_compute_deltas = needs_outputs = False
+    can_compute_deltas = False
 
     def __init__(self, transform: Callable[[Tensor], Operand], name: str | None = None) -> None:
         super().__init__(name)
@@ -381,6 +284,3 @@ class DataTransform(Layer):
             return f(x)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self.name}: {error}") from None
-
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Do nothing: the data has no deltas."""

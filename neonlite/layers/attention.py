@@ -8,17 +8,16 @@ from functools import partial
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.batch_size import draw_minibatch_mask, draw_samples
+from neonlite.backend.batch_size import draw_samples
 from neonlite.backend.validation import check_numbers, checks_arguments, instance, integer
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers.activation import ActivationLike, Dropout, keep_probability
 from neonlite.layers.container import LayerList
-from neonlite.layers.layer import LayerInput
+from neonlite.layers.layer import LayerInput, as_tensor
 from neonlite.layers.linear import Affine
 from neonlite.layers.merge import MergeSum, SkipNode
 from neonlite.layers.norm import LayerNorm
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.weights import accumulates
 from neonlite.optree import Operand
 
 
@@ -96,7 +95,7 @@ class MultiHeadAttention(ParameterLayer):
     Attributes
     ----------
     attention_weights : Tensor
-        (heads, N, T, T), after fprop: [h, n, s, t] is the weight of step s in the output of step t.
+        (heads, N, T, T), of the inputs of the last fprop: [h, n, s, t] is the weight of step s in the output of step t.
     mask : Tensor or None
         (1, T N), 0 at padding steps, or None.
 
@@ -115,7 +114,6 @@ class MultiHeadAttention(ParameterLayer):
     """
 
     alternative_arguments = ("dropout",)
-    needs_outputs = False
     W_qkv, W_out, b_qkv, b_out = TensorAttribute(), TensorAttribute(), TensorAttribute(), TensorAttribute()
     dW_qkv, dW_out, db_qkv, db_out = TensorAttribute(), TensorAttribute(), TensorAttribute(), TensorAttribute()
 
@@ -150,7 +148,6 @@ class MultiHeadAttention(ParameterLayer):
         self.mask: Tensor | Any = None
         self.causal_mask: Tensor | Any = None  # (T, T): 1 where step s is not later than step t
         self.alibi_bias: Tensor | Any = None  # (heads, 1, T, T): subtracted from the scores
-        self.workspace: Tensor | Any = None  # buffer for the gradients with respect to intermediate values
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
@@ -177,30 +174,6 @@ class MultiHeadAttention(ParameterLayer):
         ]
         return weights if self.bias is None else weights + biases
 
-    # --- buffers: batch-major (column n T + t), so that one head of one sequence is a matrix view ---
-
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        be, (F, T), H = self.be, self.in_shape, self.heads
-        self.inputs_by_sequence, self.context, self.scratch = (
-            self.buffer(name, (F, T)) for name in ("inputs_by_sequence", "context", "scratch")
-        )
-        self.qkv = self.buffer("qkv", (3 * F, T))
-        self.q, self.k, self.v, self.context_by_head = self.split_heads(self.qkv, self.context)
-        square = (H * T, T)
-        self.attention_weights = self.dropped_weights = self.buffer("attention_weights", square).reshape(
-            H, be.bsz, T, T
-        )
-        if self.keep < 1:
-            self.dropout_mask = self.buffer("dropout_mask", square).reshape(self.attention_weights.shape)
-            self.dropped_weights = self.buffer("dropped_weights", square).reshape(self.attention_weights.shape)
-        self.weights_by_head, self.dropped_by_head = (
-            self.list_heads(self.attention_weights),
-            self.list_heads(self.dropped_weights),
-        )
-        self.workspace = None
-        self.allocate_parameters()
-
     def allocate_parameters(self) -> None:
         super().allocate_parameters()
         be, (_, T), H = self.be, self.in_shape, self.heads
@@ -216,65 +189,7 @@ class MultiHeadAttention(ParameterLayer):
             self.alibi_bias = be.zeros((H, 1, T, T), name=f"{self.name}.alibi_bias")
             self.alibi_bias[:] = slope * be.absolute(step - step.T - lag)
 
-    def split_heads(self, *tensors: Tensor) -> list[list[Tensor]]:
-        """Split tensors into blocks of F rows; return a list of views (N, F / heads, T), one per head, for each block.
-
-        Parameters
-        ----------
-        *tensors : Tensor
-            Batch-major tensors whose number of rows is a multiple of F.
-        """
-        size = self.nin // self.heads
-        rows = [x[i : i + size] for x in tensors for i in range(0, x.shape[0], size)]
-        stacks = [x.reshape(size, -1, self.steps).permute((1, 0, 2)) for x in rows]
-        return [stacks[i : i + self.heads] for i in range(0, len(stacks), self.heads)]
-
-    def list_heads(self, x: Tensor) -> list[Tensor]:
-        """Return the list of ``x[h]``, one for each head h.
-
-        Parameters
-        ----------
-        x : Tensor
-            (heads, ...).
-        """
-        return [x[h] for h in range(self.heads)]
-
-    @property
-    def bprop_workspace_size(self) -> int:  # type: ignore[override]
-        """Elements per sequence of the workspace."""
-        return sum(self.workspace_sizes)
-
-    @property
-    def workspace_sizes(self) -> list[int]:
-        """Elements per sequence of the gradients of the attention weights, of q, k and v, and of the context."""
-        F, T = self.in_shape
-        return [self.heads * T * T, 3 * F * T, F * T]
-
-    def set_workspace(self, workspace: Tensor) -> None:
-        """Set the buffer for the gradients with respect to intermediate values.
-
-        Parameters
-        ----------
-        workspace : Tensor
-            A buffer of ``bprop_workspace_size`` elements per sequence.
-        """
-        squares, qkv, _ = (size * self.be.bsz for size in self.workspace_sizes)
-        self.workspace, flat, num_columns = workspace, workspace.reshape(-1, 1), self.inputs_by_sequence.shape[1]
-        self.dattention_weights = flat[:squares].reshape(self.attention_weights.shape)
-        self.dqkv = flat[squares : squares + qkv].reshape(-1, num_columns)
-        self.dcontext = flat[squares + qkv : squares + qkv + self.context.size].reshape(-1, num_columns)
-        self.dq, self.dk, self.dv, self.dcontext_by_head = self.split_heads(self.dqkv, self.dcontext)
-        self.dweights_by_head = self.list_heads(self.dattention_weights)
-
-    # --- forward and backward pass ---
-    # fprop and bprop are written by hand: a step takes 1.3 to 1.9 times as long if both are derived from the formula
-    # (cpu, one thread, float32: 2 to 8 heads, 16 to 256 features, 8 to 128 time steps, 4 to 128 sequences).
-
     def formula(self, x: Tensor) -> Operand:
-        """Return the outputs, with the dropout mask that ``fprop`` has drawn."""
-        return self.build_output(x, lambda weights: self.dropout_mask)
-
-    def training_formula(self, x: Operand) -> Operand:
         """Return the outputs, with a dropout mask that the op-tree draws."""
         be, H, T = self.be, self.heads, self.steps
 
@@ -299,6 +214,23 @@ class MultiHeadAttention(ParameterLayer):
         mask_of : callable, optional
             Returns the dropout mask of the attention weights (heads, N, s, t).
         """
+        be, F = self.be, self.nin
+        weights, v = self.build_weights(x)
+        if mask_of is not None and self.keep < 1:
+            weights = weights * mask_of(weights) * (1 / self.keep)
+        context = be.reshape(be.transpose(v @ weights, (0, 2, 1, 3)), (F, -1))
+        y = be.dot(self.W_out, context)
+        y = y if self.bias is None else y + self.b_out
+        return be.reshape(self.to_time_major(y), (F, -1))
+
+    def build_weights(self, x: Operand) -> tuple[Operand, Operand]:
+        """Return the attention weights (heads, N, s, t) and the values (heads, N, F / heads, s) as op-trees.
+
+        Parameters
+        ----------
+        x : Tensor or op-tree
+            Inputs (F, T N).
+        """
         be, (F, T), mask = self.be, self.in_shape, self.get_attention_mask()
         heads = self.heads, F // self.heads, -1, T
         qkv = be.dot(self.W_qkv, be.reshape(self.to_batch_major(x), (F, -1)))  # one product is faster than three
@@ -311,13 +243,12 @@ class MultiHeadAttention(ParameterLayer):
         q, k, v = map(split_heads, range(3))
         scores = k.T @ q * self.scale
         scores = scores if self.alibi_bias is None else scores - self.alibi_bias
-        weights = be.softmax(scores, 2) if mask is None else be.masked_softmax(scores, mask, 2)
-        if mask_of is not None and self.keep < 1:
-            weights = weights * mask_of(weights) * (1 / self.keep)
-        context = be.reshape(be.transpose(v @ weights, (0, 2, 1, 3)), (F, -1))
-        y = be.dot(self.W_out, context)
-        y = y if self.bias is None else y + self.b_out
-        return be.reshape(self.to_time_major(y), (F, -1))
+        return be.softmax(scores, 2) if mask is None else be.masked_softmax(scores, mask, 2), v
+
+    @property
+    def attention_weights(self) -> Tensor:
+        """The attention weights for the inputs of the last ``fprop``, (heads, N, T, T)."""
+        return as_tensor(self.build_weights(self.inputs)[0])
 
     def get_attention_mask(self) -> Operand | None:
         """Return an op-tree that broadcasts to (heads, N, s, t), 1 where step t may attend to step s, or None."""
@@ -347,65 +278,6 @@ class MultiHeadAttention(ParameterLayer):
             (F, N T), batch-major.
         """
         return self.be.transpose(self.be.reshape(x, (self.nin, -1, self.steps)), (0, 2, 1))
-
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.set_inputs(inputs, inference)
-        be, mask = self.be, self.get_attention_mask()
-        used = self.weights_by_head if inference else self.dropped_by_head
-        self.inputs_by_sequence.reshape(self.nin, -1, self.steps)[:] = self.to_batch_major(inputs)
-        be.compound_dot(self.W_qkv, self.inputs_by_sequence, self.qkv)
-        if self.bias is not None:
-            self.qkv[:] = self.qkv + self.b_qkv
-        for q, k, weights in zip(self.q, self.k, self.weights_by_head, strict=True):
-            be.batched_dot(k.T, q, weights)
-        scores = self.scale * self.attention_weights
-        scores = scores if self.alibi_bias is None else scores - self.alibi_bias
-        self.attention_weights[:] = be.softmax(scores, 2) if mask is None else be.masked_softmax(scores, mask, 2)
-        if self.keep < 1 and not inference:
-            draw_minibatch_mask(be, self.dropout_mask, self.keep, self.dropout_mask.shape, axis=1)
-            self.dropped_weights[:] = self.attention_weights * self.dropout_mask * (1 / self.keep)
-        for v, weights, context in zip(self.v, used, self.context_by_head, strict=True):
-            be.batched_dot(v, weights, context)
-        be.compound_dot(self.W_out, self.context, self.scratch)
-        y = self.to_time_major(self.scratch)
-        y = y if self.bias is None else y + be.reshape(self.b_out, (-1, 1, 1))
-        outputs = self.outputs.reshape(y.shape)
-        outputs[:] = y + beta * outputs if beta else y
-        return self.outputs
-
-    @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        self.check_error(error)
-        if self.workspace is None:
-            self.set_workspace(self.buffer("workspace", self.bprop_workspace_size))
-        be, H, F = self.be, self.heads, self.nin
-        self.scratch.reshape(F, -1, self.steps)[:] = self.to_batch_major(error)
-        be.compound_dot(self.scratch, self.context.T, self.dW_out)
-        be.compound_dot(self.W_out.T, self.scratch, self.dcontext)
-        for h in range(H):
-            be.batched_dot(self.dcontext_by_head[h], self.dropped_by_head[h].T, self.dv[h])
-            be.batched_dot(self.v[h].T, self.dcontext_by_head[h], self.dweights_by_head[h])
-        # softmax backward subtracts sum_s weights dweights; the equal sum_i context dcontext has fewer rows
-        by_head = H, F // H, -1, self.steps
-        correction: Operand = be.reshape(self.context, by_head) * be.reshape(self.dcontext, by_head)
-        correction = be.reshape(be.sum(correction, axis=1), (H, -1, 1, self.steps))
-        dweights: Operand = self.dattention_weights
-        if self.keep < 1:
-            dweights = dweights * self.dropout_mask * (1 / self.keep)
-        self.dattention_weights[:] = self.attention_weights * (dweights - correction) * self.scale
-        for h in range(H):
-            be.batched_dot(self.k[h], self.dweights_by_head[h], self.dq[h])
-            be.batched_dot(self.q[h], self.dweights_by_head[h].T, self.dk[h])
-        be.compound_dot(self.dqkv, self.inputs_by_sequence.T, self.dW_qkv)
-        if self.bias is not None:
-            self.db_qkv[:] = be.sum(self.dqkv, axis=1)
-            self.db_out[:] = be.sum(error, axis=1)
-        if self.deltas is not None:
-            be.compound_dot(self.W_qkv.T, self.dqkv, self.scratch)
-            dx = self.to_time_major(self.scratch)
-            deltas = self.deltas.reshape(dx.shape)
-            deltas[:] = alpha * dx + beta * deltas if beta else alpha * dx
-        return self.deltas
 
 
 class TransformerBlock(LayerList):

@@ -224,8 +224,6 @@ class BiSum(Layer):
         Name of the layer.
     """
 
-    needs_outputs = False
-
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2 or self.in_shape[0] % 2:

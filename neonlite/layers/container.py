@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast, overload
 
@@ -13,14 +12,12 @@ from neonlite.backend import Tensor
 from neonlite.backend.objects import has_builtin_method, is_builtin
 from neonlite.backend.validation import check_constructor, check_signature, checks_arguments
 from neonlite.layers.buffers import (
-    DeltaPlanner,
     Deltas,
     LayerOutputs,
     Operands,
-    PlannedGradient,
     Tensors,
     Trees,
-    iobuf_shape,
+    copy_tensors,
 )
 from neonlite.layers.layer import Layer, LayerInput, Terminal, set_trainable
 from neonlite.layers.parameter import ParameterLayer, TensorAttribute, allocate_parameters
@@ -28,7 +25,7 @@ from neonlite.layers.summary import walk_layers
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER_LIST, add_hints
 from neonlite.transforms import Transform
-from neonlite.typing import LayerShape, LayerShapes, Untracked
+from neonlite.typing import LayerShapes, Untracked
 
 LayerLike: TypeAlias = "Layer | Sequence[LayerLike]"  # a layer, or nested lists of layers
 
@@ -57,8 +54,8 @@ class InputEncoding(Untracked):
 class LayerContainer(Layer):
     """Base class of layers that contain other layers.
 
-    All parameters are views of one buffer, and all gradients of another. The layers share as few delta buffers as
-    possible. Subclasses implement ``configure``, ``allocate_layers``, ``record_bprop``, ``fprop`` and ``bprop``.
+    All parameters are views of one buffer, and all gradients of another. Subclasses implement ``configure``,
+    ``set_needs_deltas``, ``fprop`` and ``bprop``.
 
     Parameters
     ----------
@@ -74,22 +71,12 @@ class LayerContainer(Layer):
         ``network["name"]`` return a layer.
     """
 
-    needs_outputs = False
-    unread_attributes = (
-        *Layer.unread_attributes,
-        "input_copies",
-        "error_copies",
-        "input_encoding",
-        "has_backward_plan",
-        "gradient_reducer",
-    )
+    unread_attributes = (*Layer.unread_attributes, "branch_outputs", "num_frozen", "input_encoding", "gradient_reducer")
     input_encoding = InputEncoding()  # of the inputs of a model's network
 
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(name)
         self.layers: list[AnyLayer] = layer_list(self.name, layers)
-        self.has_backward_plan = False
-        self.error_copies: dict[Any, Tensor] = {}  # copies of errors, by layer or by the index of a branch
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
         for layer in self.layers:
@@ -252,48 +239,23 @@ class LayerContainer(Layer):
             As for ``allocate``.
         """
         for layer in self.layers:
-            allocate_layer(layer, None, accumulate_updates)
+            accumulates = accumulate_updates and (isinstance(layer, LayerContainer) or layer.has_params)
+            shared = shared_outputs if layer is self.layers[-1] else None
+            layer.allocate(**drop_defaults(shared_outputs=shared, accumulate_updates=accumulates))
 
     def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
-        """Plan and allocate the buffers of the deltas of all layers."""
-        planner = DeltaPlanner()
-        planner.keep(self.record_bprop(planner, planner.external()))
-        planner.allocate(self.buffer)
-        self.has_backward_plan = True
+        """Allocate the buffers of the deltas of all layers."""
+        self.set_needs_deltas()
+        for layer in self.layers:
+            layer.allocate_deltas()
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
-        """Record ``bprop`` of all layers."""
-        raise NotImplementedError(f"{self.classnm}: expected record_bprop(planner, error). Implement it.")
-
-    def record_copy(
-        self,
-        planner: DeltaPlanner,
-        error: PlannedGradient,
-        key: Layer | int,
-        shape: LayerShape,
-        can_overwrite: bool = False,
-    ) -> PlannedGradient | None:
-        """Record a copy of an error, in the buffer ``error_copies[key]``.
-
-        Parameters
-        ----------
-        planner, error
-            As for ``record_bprop``.
-        key : Layer or int
-            The layer, or the index of the branch, that the copy is for.
-        shape : int or tuple
-            The shape of the error.
-        can_overwrite : bool
-            Whether the copy may have the memory of the error.
-        """
-
-        def set_copy(buffer: Tensor) -> None:
-            self.error_copies[key] = self.be.iobuf(iobuf_shape(shape), shared=buffer)
-
-        return planner.add_step(self, [error], shape, set_copy, can_overwrite=can_overwrite)
+    def set_needs_deltas(self) -> None:
+        """Set which layers compute deltas: here those whose container does."""
+        for layer in self.layers:
+            layer.needs_deltas = self.needs_deltas
 
     def reject_scaling(self, beta: float, alpha: float = 1) -> None:
-        """Raise ValueError unless alpha is 1 and beta is 0, because layers share buffers.
+        """Raise ValueError unless alpha is 1 and beta is 0.
 
         Parameters
         ----------
@@ -302,8 +264,8 @@ class LayerContainer(Layer):
         """
         if beta or alpha != 1:
             raise ValueError(
-                f"{self.name}: expected alpha=1 and beta=0, got {alpha=}, {beta=}. Containers share buffers between "
-                "layers; pass alpha and beta to the layers themselves."
+                f"{self.name}: expected alpha=1 and beta=0, got {alpha=}, {beta=}. Pass alpha and beta to the "
+                "layers themselves."
             )
 
     def make_zero_inputs(self) -> Tensors:
@@ -332,9 +294,8 @@ class LayerContainer(Layer):
 class Sequential(LayerContainer):
     """Layers that are applied one after another. Nested lists of layers, such as ``Affine``, are flattened.
 
-    A layer works in place only if neither the previous layer nor the caller reads the overwritten values afterwards. A
-    custom layer may always overwrite its inputs and its error, like MultiplyByTwo in neon's user guide; it receives
-    copies if the originals are read afterwards.
+    A layer with its own ``fprop`` and ``bprop`` may overwrite its inputs and its error, like MultiplyByTwo in neon's
+    user guide: it receives copies.
 
     Parameters
     ----------
@@ -359,15 +320,7 @@ class Sequential(LayerContainer):
         is_one = isinstance(layers, Layer) or not isinstance(layers, Iterable)
         layers = layer_list(self.classnm, [layers] if is_one else layers, name)
         super().__init__(flatten_layers(self.classnm, layers), name)
-        self.input_copies: dict[Any, Any] = {}  # layer -> copy of its inputs, which it may overwrite
-        self.num_frozen = (
-            0  # number of first layers that are not part of bprop, as nothing in or before them is trained
-        )
-
-    @property
-    def needs_outputs(self) -> bool:  # type: ignore[override]
-        """Whether ``bprop`` of the last layer reads its outputs."""
-        return bool(self.layers[-1].needs_outputs)
+        self.num_frozen = 0  # number of first layers that are not part of bprop: nothing in or before them is trained
 
     @property
     def input_shape(self) -> LayerShapes:
@@ -375,7 +328,7 @@ class Sequential(LayerContainer):
         return self.layers[0].input_shape
 
     def configure(self, in_obj: LayerInput) -> Self:
-        """Infer the shapes of all layers, and which of them work in place."""
+        """Infer the shapes of all layers."""
         self.be = self.be
         first, last = self.layers[0], self.layers[-1]
         if self.prev_layer is not None:
@@ -389,32 +342,7 @@ class Sequential(LayerContainer):
         if isinstance(in_obj, Layer):
             self.prev_layer = in_obj
             in_obj.set_next(self)
-        first.owns_output = True
-        for before, layer in zip(self.layers, self.layers[1:], strict=False):
-            layer.owns_output = not layer.in_place or before.needs_outputs
         return self
-
-    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        """Allocate the buffers of all layers."""
-        last = [layer for layer in self.layers if layer.owns_output][-1]  # later layers overwrite its outputs
-        for layer in self.layers:
-            allocate_layer(layer, shared_outputs if layer is last else None, accumulate_updates)
-        self.input_copies = {
-            layer: self.buffer(f"inputs of {layer.name}", layer.in_shape)
-            for before, layer in zip([None, *self.layers], self.layers, strict=False)
-            if not has_builtin_steps(layer) and (before is None or before.needs_outputs)
-        }
-
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
-        """Record ``bprop`` of the layers, from the last to the first."""
-        self.set_needs_deltas()
-        self.error_copies = {}
-        if self.num_frozen == len(self.layers):
-            return None
-        for layer in reversed(self.layers[self.num_frozen :]):
-            record = layer.record_bprop if has_builtin_steps(layer) else partial(self.record_custom, layer)
-            error = record(planner, error)
-        return error
 
     def set_needs_deltas(self) -> None:
         """Set which layers compute deltas: those after the first one that is trained, or all for deltas of the inputs.
@@ -428,23 +356,11 @@ class Sequential(LayerContainer):
             first.needs_deltas = self.needs_deltas
         trained = (i for i, layer in enumerate(self.layers) if layer.trains_parameters)
         self.num_frozen = 0 if first.needs_deltas else next(trained, len(self.layers))
-        for i, layer in enumerate(self.layers[1:], 1):
-            layer.needs_deltas = i > self.num_frozen
-
-    def record_custom(
-        self, layer: Layer, planner: DeltaPlanner, error: PlannedGradient | None
-    ) -> PlannedGradient | None:
-        """Record ``bprop`` of a custom layer, which overwrites its error, or a copy of an error with other readers.
-
-        Parameters
-        ----------
-        layer : Layer
-            The custom layer.
-        planner, error
-            As for ``record_bprop``.
-        """
-        layer.allocate_deltas()
-        return None if error is None else self.record_copy(planner, error, layer, layer.out_shape, can_overwrite=True)
+        for i, layer in enumerate(self.layers):
+            needs_deltas = i > self.num_frozen if i else first.needs_deltas
+            if layer.needs_deltas != needs_deltas:
+                layer.needs_deltas, layer.deltas = needs_deltas, None
+                layer.allocate_deltas()
 
     def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the op-tree of the last layer, whose inputs are that of the layer before it, and so on."""
@@ -459,10 +375,7 @@ class Sequential(LayerContainer):
         x: Tensor | Any = inputs
         self.can_backprop = False
         for layer in self.layers:
-            if layer in self.input_copies:
-                self.input_copies[layer][:] = x
-                x = self.input_copies[layer]
-            x = layer.fprop(x, inference)
+            x = layer.fprop(x if has_builtin_steps(layer) else copy_tensors(x), inference)
         self.can_backprop = not inference
         self.outputs = x
         return self.outputs
@@ -473,15 +386,14 @@ class Sequential(LayerContainer):
         """Compute all gradients, from the last layer to the first, and return the deltas of the first."""
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
-        deltas: Tensor | Any = error if self.num_frozen < len(self.layers) else None
+        self.set_needs_deltas()
+        deltas: Tensor | Any = error
         for layer in reversed(self.layers[self.num_frozen :]):
-            if layer in self.error_copies:
-                self.error_copies[layer][:] = deltas
-                deltas = self.error_copies[layer]
-            deltas = layer.bprop(deltas)
+            is_given = deltas is None or has_builtin_steps(layer)
+            deltas = layer.bprop(deltas if is_given else copy_tensors(deltas))
             if self.gradient_reducer is not None:
                 self.gradient_reducer.layer_done(layer)
-        self.deltas = deltas
+        self.deltas = deltas if self.num_frozen < len(self.layers) else None
         return self.deltas
 
     def get_terminal(self) -> Terminal:
@@ -553,19 +465,13 @@ def way_out(x: object) -> str:
     return ""
 
 
-def allocate_layer(layer: Layer, shared_outputs: Tensor | None, accumulate_updates: bool) -> None:
-    """Allocate a layer, with gradient accumulators if it has parameters."""
-    accumulate_updates = accumulate_updates and (isinstance(layer, LayerContainer) or layer.has_params)
-    layer.allocate(**drop_defaults(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
-
-
 def drop_defaults(**arguments: Any) -> dict[str, Any]:
     """Return the arguments that are not None or 0, because custom layers may not accept the others."""
     return {k: x for k, x in arguments.items() if x is not None and not (isinstance(x, int | float) and x == 0)}
 
 
 def has_builtin_steps(layer: Layer) -> bool:
-    """Return whether built-in classes define fprop and bprop of a layer; these overwrite inputs only as planned."""
+    """Return whether built-in classes define fprop and bprop of a layer; these do not overwrite their arguments."""
     return has_builtin_method(type(layer), "fprop") and has_builtin_method(type(layer), "bprop")
 
 

@@ -1,9 +1,6 @@
 """Convolution and deconvolution layers, in 2-D and 3-D.
 
-Images are (C, H, W), or (C, D, H, W) with a depth; each one is a column of the inputs (C D H W, N). ``fprop`` and
-``bprop`` call the backend's primitives. The formulas express the same as op-trees: each position in the filter selects
-a strided slice of the padded images, the slices are stacked as columns (im2col), and a convolution is the product of
-weights and columns.
+Images are (C, H, W), or (C, D, H, W) with a depth; each one is a column of the inputs (C D H W, N).
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from neonlite.initializers import GlorotUniform
 from neonlite.layers.buffers import Operands, Trees
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.weights import accumulates
 from neonlite.optree import Operand
 from neonlite.typing import WindowSizes
 
@@ -29,7 +25,6 @@ from neonlite.typing import WindowSizes
 class ImageLayer(Layer):
     """Base class of layers whose inputs and outputs are images. Subclasses implement ``make_layer_object(N)``."""
 
-    needs_outputs = False
     takes_images = True
     nglayer: Any = None
     axes = "dhw"  # axes of strides and padding
@@ -186,8 +181,6 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
 
     weights_are_columns = True
     fshape_names = "TRSK"  # names of the sizes in fshape
-    weight_bias: Any = None  # set by Convolution_bias
-    grad_bias: Any = None
 
     def __init__(
         self,
@@ -235,13 +228,10 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
         g = self.nglayer
         return {"strides": g.strides, "padding": [(n, n) for n in g.padding], "dilation": g.dilation}
 
-    def add_bias_and_sum(self) -> Tensor:
-        """Add the bias and compute ``batch_sum``. Primitives do neither if they add to the old outputs."""
-        channels = self.outputs.reshape(self.output_dims[0], -1)
-        if self.weight_bias is not None:
-            channels[:] = channels + self.weight_bias
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
+        super().fprop(inputs, inference, beta)
         if self.batch_sum is not None:
-            self.batch_sum[:] = self.be.sum(channels, axis=1)
+            self.batch_sum[:] = self.be.sum(self.outputs.reshape(self.output_dims[0], -1), axis=1)
         return self.outputs
 
 
@@ -285,21 +275,6 @@ class Convolution(ConvolutionBase):
         be, g = self.be, self.nglayer
         images = be.reshape(x, (*self.input_dims, x.shape[-1]))
         return self.in_rank_of(x, be.conv(images, be.reshape(self.W, g.dimF), **self.conv_options()))
-
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.set_inputs(inputs, inference)
-        options = {"bias": self.weight_bias, "bsum": self.batch_sum, "beta": beta}
-        self.be.fprop_conv(self.nglayer, inputs, self.W, self.outputs, **options)
-        return self.add_bias_and_sum() if beta else self.outputs
-
-    @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        self.check_error(error)
-        if self._trainable:
-            self.be.update_conv(self.nglayer, self.inputs, error, self.dW, grad_bias=self.grad_bias)
-        if self.deltas is not None:
-            self.be.bprop_conv(self.nglayer, self.W, error, self.deltas, alpha=alpha, beta=beta)
-        return self.deltas
 
 
 class Convolution_bias(Convolution):
@@ -388,17 +363,3 @@ class Deconvolution(ConvolutionBase):
         be, g = self.be, self.nglayer
         images = be.reshape(x, (*self.input_dims, x.shape[-1]))
         return self.in_rank_of(x, be.deconv(images, be.reshape(self.W, g.dimF), **self.conv_options()))
-
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.set_inputs(inputs, inference)
-        self.be.bprop_conv(self.nglayer, self.W, inputs, self.outputs, bsum=self.batch_sum, beta=beta)
-        return self.add_bias_and_sum() if beta else self.outputs
-
-    @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        self.check_error(error)
-        if self._trainable:
-            self.be.update_conv(self.nglayer, error, self.inputs, self.dW)
-        if self.deltas is not None:
-            self.be.fprop_conv(self.nglayer, error, self.W, self.deltas, alpha=alpha, beta=beta)
-        return self.deltas

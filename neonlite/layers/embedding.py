@@ -11,7 +11,6 @@ from neonlite.initializers import Gaussian
 from neonlite.layers.buffers import num_elements
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.parameter import InitLike, ParameterLayer
-from neonlite.layers.weights import accumulates
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.typing import SIGNIFICAND_BITS, LayerShapes
@@ -46,7 +45,7 @@ class LookupTable(ParameterLayer):
         By ``fprop``, for a dtype that cannot represent all ids.
     """
 
-    can_compute_deltas = needs_outputs = False
+    can_compute_deltas = False
 
     def __init__(
         self,
@@ -63,7 +62,6 @@ class LookupTable(ParameterLayer):
         if pad_idx is not None:
             pad_idx = integer(f"{self.name}: pad_idx", pad_idx, 0, self.vocab_size - 1)
         self._trainable, self.pad_idx = update, pad_idx
-        self.token_ids: Tensor | Any = None
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
@@ -79,7 +77,6 @@ class LookupTable(ParameterLayer):
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
-        self.token_ids = self.buffer("token ids", (1, self.nin), "int32").reshape(-1, 1)
         if self.pad_idx is not None:
             self.W[self.pad_idx] = 0
 
@@ -123,24 +120,14 @@ class LookupTable(ParameterLayer):
         return self.be.transpose(rows if self.pad_idx is None else self.be.where(ids == self.pad_idx, 0, rows))
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.set_inputs(inputs, inference)
-        self.token_ids[:] = self.to_token_ids(inputs)
-        rows = self.be.transpose(self.be.take(self.W, self.token_ids, axis=0))
         try:
-            self.outputs[:] = rows + beta * self.outputs if beta else rows
+            return super().fprop(inputs, inference, beta)
         except IndexError:
-            out_of_range = inputs.get().reshape(-1, 1)[self.token_ids.get() >= self.vocab_size]
+            ids = self.to_token_ids(inputs).get()
+            out_of_range = inputs.get().reshape(-1, 1)[ids >= self.vocab_size]
             raise IndexError(
                 f"{self.name}: expected token ids from 0 to {self.vocab_size - 1}, got {out_of_range[0]}"
             ) from None
-        return self.outputs
-
-    @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Compute the gradient of W: row i is the sum of the error's columns where the token id is i."""
-        self.check_error(error)
-        if self._trainable:
-            self.be.compound_bprop_lut(self.nin, self.token_ids, error, None, self.dW, self.pad_idx)
 
 
 SINUSOID_BASE = 10000  # the longest wavelength is 2 pi times this many steps
@@ -160,9 +147,6 @@ class PositionalEncoding(Layer):
     ----------
     Vaswani et al. 2017, section 3.5.
     """
-
-    in_place = True
-    needs_outputs = False
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -202,9 +186,6 @@ class PositionEmbedding(ParameterLayer):
     ----------
     Gehring et al. 2017, section 3.1.
     """
-
-    in_place = True
-    needs_outputs = False
 
     def __init__(self, max_steps: int, init: InitLike | None = None, name: str | None = None) -> None:
         super().__init__(Gaussian(scale=0.02) if init is None else init, name)

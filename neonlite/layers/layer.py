@@ -8,7 +8,7 @@ Data has the shape (F, N): features by columns, with the minibatch as the last a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 from neonlite.autodiff import Autodiff
@@ -19,7 +19,6 @@ from neonlite.backend.objects import has_builtin_method, is_builtin
 from neonlite.backend.validation import boolean, checks_arguments, integer
 from neonlite.files import printable
 from neonlite.layers.buffers import (
-    DeltaOwner,
     LayerOutputs,
     Operands,
     Tensors,
@@ -37,7 +36,7 @@ from neonlite.layers.weights import WeightOwner, accumulates
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
-from neonlite.tree_structure import RandomSource, is_composite, refuse_in_trace, untraced, use_in_trace
+from neonlite.tree_structure import RandomSource, is_composite, rebuild, refuse_in_trace, untraced, use_in_trace
 from neonlite.typing import HasShape, LayerShape, LayerShapes
 
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
@@ -53,11 +52,11 @@ def overridable(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[
 
 
 @add_hints(LAYER)
-class Layer(WeightOwner, DeltaOwner):
+class Layer(WeightOwner):
     """Base class of layers, which map inputs (F, N) to outputs (K, N).
 
-    Subclasses implement ``configure`` and ``formula``; ``fprop`` and ``bprop`` are derived from the formula. A layer
-    may override them with faster ones. Shapes omit the batch dimension: F, (F, T) with time steps, or (C, H, W).
+    Subclasses implement ``configure`` and ``formula``; ``fprop`` and ``bprop`` are derived from the formula. Shapes
+    omit the batch dimension: F, (F, T) with time steps, or (C, H, W).
 
     Parameters
     ----------
@@ -81,6 +80,8 @@ class Layer(WeightOwner, DeltaOwner):
     needs_deltas : bool
         Whether ``bprop`` computes deltas: True if a previous layer is trained. Set it before ``allocate_deltas`` to
         compute the deltas of a first layer, too.
+    random_numbers : list of Tensor
+        The random numbers that the last training ``fprop`` has drawn, and ``bprop`` reads.
     trainable : bool
         Whether the parameters are trained; default True. False freezes them: optimizers leave them unchanged, also by
         weight decay, and ``bprop`` of a network ends at its first layer with parameters that are trained. For a
@@ -112,16 +113,13 @@ class Layer(WeightOwner, DeltaOwner):
     needs_base_init = True
     has_params = False
     takes_images = False  # whether ``formula`` takes images with five axes as well, and returns such
+    can_compute_deltas = True  # False if the inputs have none, such as token ids
     has_formula = True  # whether ``formula`` reads its argument and parameters only, and no buffers of ``fprop``
-    has_backward_plan = False  # whether a container has planned the buffers of bprop
     gradient_reducer: Any = None  # of a container: sums gradients over several processes, during ``Model.fit``
-    input_layouts: tuple[str, ...] = ("CHWN",)  # "CHWN" or "columns" of inputs and deltas; primitives choose NHWC
-    layout = "CHWN"  # or "columns", of outputs and their errors; ``allocate`` selects one that the next layer reads
-    needs_outputs = True  # whether bprop reads the outputs; else the next layer may overwrite them
     result_attributes = ("tree",)  # attributes that hold results and do not affect the computation
     unread_attributes: tuple[str, ...] = (  # attributes that no formula reads: of fprop and bprop
-        *("inputs", "outputs", "deltas", "batch_size", "can_backprop", "tree"),
-        *("owns_output", "owns_delta", "_buffers", "_views"),
+        *("inputs", "outputs", "deltas", "needs_deltas", "batch_size", "can_backprop", "tree", "random_numbers"),
+        *("_buffers", "_views"),
     )
 
     def __init__(self, name: str | None = None, parallelism: str = "Unknown") -> None:
@@ -134,14 +132,13 @@ class Layer(WeightOwner, DeltaOwner):
         self.deltas: Tensor | Any = None
         self.prev_layer = None  # sets needs_deltas, too
         self.next_layer: Layer | Any = None
-        self.owns_output = True  # False: the outputs overwrite the inputs
-        self.owns_delta = True  # False: the deltas overwrite the error
         self.container: Layer | Any = None  # that has allocated this layer
         self.batch_size = 0  # of the buffers; 0: they are not allocated
         self._trainable = True
         self.inference_program = InferenceProgram()
         self.can_backprop = False  # whether the last fprop was a training pass
-        self.tree: OpTreeNode | None = None  # formula(inputs), if the layer is computed from its formula
+        self.tree: OpTreeNode | None = None  # training_formula(inputs), if the layer is computed from its formula
+        self.random_numbers: list[Tensor] = []
         self.acc_on = False  # whether bprop adds to the gradients
         self.grad_accumulators: list[Tensor] = []  # copies of the gradients to add to
 
@@ -330,8 +327,31 @@ class Layer(WeightOwner, DeltaOwner):
         self.check_accumulation(accumulate_updates)
         self.check_configured()
         self.can_backprop, self.tree, self.batch_size = False, None, self.be.bsz
-        if self.owns_output:
-            self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
+        self.outputs, self.deltas = self.buffer("outputs", self.out_shape, shared=shared_outputs), None
+
+    def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
+        """Allocate the buffer of the deltas, unless this is the first layer. ``bprop`` calls it if there is none.
+
+        Parameters
+        ----------
+        global_deltas : Tensor, optional
+            Buffer to use for the deltas.
+        """
+        if self.needs_deltas and self.can_compute_deltas:
+            self.deltas = self.buffer("deltas", self.in_shape, shared=global_deltas)
+
+    def set_deltas(self, delta_buffers: Sequence[Tensor]) -> None:
+        """Use the first of a list of buffers for the deltas, and reverse the list, so that two buffers alternate.
+
+        Parameters
+        ----------
+        delta_buffers : list of Tensor
+            The buffers.
+        """
+        if self.needs_deltas and self.can_compute_deltas:
+            self.allocate_deltas(delta_buffers[0])
+            if isinstance(delta_buffers, list):
+                delta_buffers.reverse()
 
     def allocate_buffers(self, accumulate_updates: bool = False) -> None:
         """Allocate all buffers for ``be.bsz``.
@@ -346,17 +366,8 @@ class Layer(WeightOwner, DeltaOwner):
             self.allocate(accumulate_updates=True)
         else:
             self.allocate()  # a custom layer may not accept the argument
-        self._allocate_backward()
-
-    def _allocate_backward(self) -> None:
-        """Allocate the buffers of ``bprop``. After an error the layer has no batch size, as in ``allocate_buffers``."""
         batch_size, self.batch_size = self.batch_size, 0
-        try:
-            self.allocate_deltas()
-        except BaseException:
-            for leaf in self.leaves():
-                leaf.set_state(leaf.get_state())  # an allocation resets all but a state that was set
-            raise
+        self.allocate_deltas()
         self.batch_size = batch_size
 
     def set_batch_size(self, N: int) -> None:
@@ -434,7 +445,7 @@ class Layer(WeightOwner, DeltaOwner):
 
     @overridable
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        """Compute the outputs, ``formula(inputs) + beta outputs``.
+        """Compute the outputs, ``training_formula(inputs) + beta outputs``.
 
         Parameters
         ----------
@@ -451,8 +462,6 @@ class Layer(WeightOwner, DeltaOwner):
             The outputs, (K, N) or (K, T N).
         """
         tree = self.prepare_fprop(inputs, inference)
-        if not self.owns_output:
-            self.outputs = inputs
         if tree.shape != self.outputs.shape:
             shape = self.outputs.shape
             raise ValueError(f"{self.name}: expected a formula of the shape {shape}, got {describe(tree)}.")
@@ -485,7 +494,7 @@ class Layer(WeightOwner, DeltaOwner):
                 f"{self.name}: expected the batch size {self.batch_size} of its buffers, got be.bsz = {self.be.bsz}. "
                 f"Call set_batch_size({self.be.bsz})."
             )
-        if self.owns_output and self.outputs is None:
+        if self.outputs is None:
             raise RuntimeError(f"{self.name}: expected allocated buffers, got none. Call allocate() before fprop.")
 
     def prepare_fprop(self, inputs: Tensor, inference: bool) -> Operand:
@@ -499,14 +508,28 @@ class Layer(WeightOwner, DeltaOwner):
         self.set_inputs(inputs, inference)
         if inference:
             return self._as_operand(self.inference_formula(inputs))
-        self.tree = self._build_tree(inputs)
-        self._check_in_place(inputs, self.tree)
+        self.tree = self._build_tree(
+            self.training_formula if self._follows_formula("training_formula") else self.formula
+        )
         return self.tree
 
-    def _build_tree(self, inputs: Tensor) -> OpTreeNode:
-        """Return ``formula(inputs)`` as an op-tree that ``bprop`` can differentiate."""
-        tree = self._as_operand(self.formula(inputs))
-        return tree if isinstance(tree, OpTreeNode) else tree * 1
+    def _build_tree(self, formula: Callable[[Any], Operand]) -> OpTreeNode:
+        """Return ``formula(inputs)`` as an op-tree that ``bprop`` can differentiate, with random numbers as tensors."""
+        tree = self._as_operand(formula(self.inputs))
+        tree, self.random_numbers = draw_random_numbers(tree if isinstance(tree, OpTreeNode) else tree * 1)
+        return tree
+
+    def _follows_formula(self, name: str) -> bool:
+        """Return whether a formula is that of the base class, or of the class that defines ``formula`` or a later one.
+
+        Parameters
+        ----------
+        name : str
+            ``training_formula`` or ``inference_formula``.
+        """
+        classes = type(self).__mro__
+        formula, other = (next(i for i, c in enumerate(classes) if x in vars(c)) for x in ("formula", name))
+        return other <= formula or classes[other] is Layer
 
     def _as_operand(self, tree: object) -> Operand:
         """Return the value of a formula as a tensor or op-tree. TypeError if it is neither, nor an Array."""
@@ -514,20 +537,6 @@ class Layer(WeightOwner, DeltaOwner):
         if not isinstance(operand, Operand):
             raise TypeError(f"{self.name}: expected an op-tree from formula(x), got {describe(tree)}.")
         return operand
-
-    def _check_in_place(self, inputs: Tensor, tree: OpTreeNode) -> None:
-        """Raise ValueError if ``bprop`` of a layer of the user would need inputs that the outputs overwrite."""
-        if self.owns_output or type(self).bprop is not Layer.bprop or is_builtin(type(self)):
-            return
-        outputs, error = self.be.empty(tree.shape), self.be.empty(tree.shape)
-        autodiff = Autodiff(tree, self.be, error, values={tree: outputs}, allow_unused=True)
-        trees = [x for x in autodiff.gradient_operands([inputs, *self.parameters]) if isinstance(x, OpTreeNode)]
-        for node in postorder(*trees):
-            if any(x is inputs for x in node.operands):
-                raise ValueError(
-                    f"{self.name}: expected a derivative that does not read the inputs, because in_place overwrites "
-                    "them. Set in_place = False."
-                )
 
     # --- the layer as an expression ---
 
@@ -550,13 +559,8 @@ class Layer(WeightOwner, DeltaOwner):
         They are not if a custom class has an fprop, a bprop or an allocate, unless the formula is of a later class; nor
         if the formulas for training and inference are of an earlier class.
         """
-        classes = type(self).__mro__
-        formula, *others = (
-            next(i for i, c in enumerate(classes) if name in vars(c))
-            for name in ("formula", "training_formula", "inference_formula")
-        )
-        follows = all(i <= formula or classes[i] is Layer for i in others)
-        is_defined = classes[formula] is not Layer and self.has_formula
+        follows = all(self._follows_formula(name) for name in ("training_formula", "inference_formula"))
+        is_defined = type(self).formula is not Layer.formula and self.has_formula
         return is_defined and follows and self._passes_follow("formula")
 
     def _passes_follow(self, name: str) -> bool:
@@ -657,9 +661,8 @@ class Layer(WeightOwner, DeltaOwner):
     @defers_interrupt
     def _evaluate(self, x: Tensors) -> LayerOutputs:
         """Return the outputs at inference, by ``fprop`` of a copy with its own buffers."""
-        x = [as_tensor(y) for y in x] if isinstance(x, list | tuple) else as_tensor(x)
-        inputs: Any = x if self.leaves()[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
-        with self.be.lock, self.be.batch_size(self.num_samples(x)), inference(self) as run:
+        inputs: Any = copy_tensors([as_tensor(y) for y in x] if isinstance(x, list | tuple) else as_tensor(x))
+        with self.be.lock, self.be.batch_size(self.num_samples(inputs)), inference(self) as run:
             outputs: Tensors = copy_tensors(run(inputs))
             return outputs
 
@@ -689,36 +692,53 @@ class Layer(WeightOwner, DeltaOwner):
         RuntimeError
             If there was no training ``fprop`` before.
         """
+        if error is None and not self.trains_parameters:
+            return None  # the next layer has no deltas, such as LookupTable
         self.check_error(error)
-        if not self.owns_delta:
-            self.deltas = error
+        if self.deltas is None:
+            self.allocate_deltas()
         if self.tree is None:  # a subclass computes its outputs without the formula
-            self.tree = self._build_tree(self.inputs)
-            self._check_in_place(self.inputs, self.tree)
-        self.be.assign(*self.build_backward(error, alpha, beta))
+            self.tree = self._build_tree(self.formula)
+        tensors, targets = (list(self.parameters), list(self.gradients)) if self._trainable else ([], [])
+        if self.deltas is not None:
+            tensors.append(self.inputs if isinstance(self.inputs, Tensor) else self.inputs[0])
+            targets.append(self.deltas)
+        values = self.build_gradients(error, tensors)
+        if self.deltas is not None:
+            delta = values[-1] if alpha == 1 else alpha * values[-1]
+            values[-1] = delta if beta == 0 else delta + beta * self.deltas
+        self.be.assign(targets, values)
         return self.deltas
 
-    def build_backward(self, error: Tensor, alpha: float, beta: float) -> tuple[list[Tensor], list[Operand]]:
-        """Return the targets of ``bprop`` and the op-trees to assign to them.
+    def sum_tensors(self, name: str, tensors: Sequence[Tensor | None]) -> Tensor | None:
+        """Return the sum of tensors of the shape of the inputs, of which None are left out; None if there are none.
 
         Parameters
         ----------
-        error, alpha, beta
-            As for ``bprop``.
+        name : str
+            Name of the buffer of the sum, if there are several.
+        tensors : sequence of Tensor or None
+            The tensors.
         """
-        tensors, targets = (list(self.parameters), list(self.gradients)) if self._trainable else ([], [])
-        if self.deltas is not None:
-            tensors.append(self.inputs)
-            targets.append(self.deltas)
+        present: list[Any] = [x for x in tensors if x is not None]
+        if len(present) < 2:
+            return present[0] if present else None
+        total = self.buffer(name, self.in_shape)
+        total[:] = sum(present[1:], present[0])
+        return total
+
+    def build_gradients(self, error: Tensor, tensors: Sequence[Tensor]) -> list[Operand]:
+        """Return the gradients with respect to parameters and inputs as op-trees.
+
+        Parameters
+        ----------
+        error : Tensor
+            As for ``bprop``.
+        tensors : sequence of Tensor
+            The parameters that are trained, and the inputs if there are deltas.
+        """
         tree: Any = self.tree
-        autodiff = Autodiff(tree, self.be, error, values={tree: self.outputs}, allow_unused=True)
-        values = autodiff.gradient_operands(tensors)
-        if self.deltas is not None:
-            values[-1] = self.scale_deltas(values[-1], alpha, beta)
-            if values[-1] is self.deltas:  # the error is passed on unchanged
-                del targets[-1], values[-1]
-        self._check_no_random_numbers(values)
-        return targets, values
+        return Autodiff(tree, self.be, error, allow_unused=True).gradient_operands(tensors)
 
     def check_error(self, error: Tensor) -> None:
         """Raise an error unless there was a training ``fprop`` and the error has the shape of the outputs.
@@ -739,21 +759,11 @@ class Layer(WeightOwner, DeltaOwner):
                 "fprop(inputs) first."
             )
 
-    def _check_no_random_numbers(self, trees: Iterable[Operand]) -> None:
-        """Raise ValueError if the derivative of the formula reads random numbers, which ``bprop`` would draw again."""
-        for node in postorder(*[x for x in trees if isinstance(x, OpTreeNode)], opens=is_composite):
-            if any(isinstance(x, RandomSource) for x in node.operands):
-                raise ValueError(
-                    f"{self.name}: expected a derivative that does not read random numbers, because bprop would draw "
-                    "other ones than fprop. In fprop, draw them into a tensor, such as self.mask[:] = be.rand(shape), "
-                    "and read this tensor in formula."
-                )
-
     accumulates = staticmethod(accumulates)
 
     @property
     def trainable(self) -> bool:
-        """Whether the parameters are trained; setting it plans the backward pass again."""
+        """Whether the parameters are trained."""
         return self._trainable
 
     @trainable.setter
@@ -845,8 +855,22 @@ def as_columns(where: str, x: Operand, shape: Any) -> Operand:
     return x
 
 
+def draw_random_numbers(tree: OpTreeNode) -> tuple[OpTreeNode, list[Tensor]]:
+    """Return an op-tree with new tensors of random numbers in the place of random nodes, and these tensors."""
+
+    def random_nodes(opens: Callable[[Any], bool] | None = None) -> list[OpTreeNode]:
+        return [x for x in postorder(tree, opens=opens) if any(isinstance(y, RandomSource) for y in x.operands)]
+
+    nodes = random_nodes()
+    if len(nodes) < len(random_nodes(is_composite)):  # some are in the formula of a composite op
+        tree = tree.open()
+        nodes = random_nodes()
+    drawn = [node.astensor() for node in nodes]
+    return rebuild(tree, {id(node): tensor for node, tensor in zip(nodes, drawn, strict=True)}), drawn
+
+
 def set_trainable(layers: Iterable[Layer], value: bool) -> None:
-    """Set whether the parameters of layers, and of layers in them, are trained; plan the backward pass again.
+    """Set whether the parameters of layers, and of layers in them, are trained.
 
     Parameters
     ----------
@@ -861,8 +885,5 @@ def set_trainable(layers: Iterable[Layer], value: bool) -> None:
             leaf._trainable = boolean(f"{leaf.name}.trainable", value)
         roots[id(layer.root)] = layer.root
     for root in roots.values():
-        if root.has_backward_plan and root.batch_size:  # else all buffers are allocated before the next minibatch
-            with root.be.batch_size(root.batch_size):
-                root._allocate_backward()
         if root.gradient_reducer is not None:
             root.gradient_reducer.plan()

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
 from neonlite.initializers import Constant, GlorotUniform, Kaiming
-from neonlite.layers.activation import Activation, ActivationLike, PassThrough, check_activation
+from neonlite.layers.activation import Activation, ActivationLike, check_activation
 from neonlite.layers.buffers import num_features
 from neonlite.layers.container import LayerContainer, LayerList, flatten_layers
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
 from neonlite.layers.parameter import InitLike, ParameterLayer
-from neonlite.layers.weights import accumulates
 from neonlite.optree import Operand
-from neonlite.transforms import GELU, Explin, Rectlin, Sign, SiLU
+from neonlite.transforms import GELU, Explin, Rectlin, SiLU
 from neonlite.typing import WindowSizes
-
-transpose = attrgetter("T")
 
 
 class Linear(ParameterLayer):
@@ -51,9 +47,6 @@ class Linear(ParameterLayer):
     >>> layer.weight_shape, layer.out_shape
     ((10, 784), 10)
     """
-
-    input_layouts = ("CHWN", "columns")
-    needs_outputs = False
 
     def __init__(
         self,
@@ -85,19 +78,11 @@ class Linear(ParameterLayer):
         return self.be.dot(self.W, x)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        """Compute ``W x + beta outputs``."""
-        self.set_inputs(inputs, inference)
-        return self.be.compound_dot(self.W, inputs, self.outputs, beta=beta, bsum=self.batch_sum)
-
-    @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        """Compute ``dW = error x^T`` and ``deltas = alpha W^T error + beta deltas``."""
-        self.check_error(error)
-        if self._trainable:
-            self.be.compound_dot(error, self.view("inputs.T", self.inputs, transpose), self.dW)
-        if self.deltas is not None:
-            self.be.compound_dot(self.view("W.T", self.W, transpose), error, self.deltas, alpha=alpha, beta=beta)
-        return self.deltas
+        """Compute ``W x + beta outputs``, and ``batch_sum``."""
+        super().fprop(inputs, inference, beta)
+        if self.batch_sum is not None:
+            self.batch_sum[:] = self.be.sum(self.outputs, axis=1)
+        return self.outputs
 
 
 # --- how it is made fast, and the rest ---
@@ -113,9 +98,6 @@ class Bias(ParameterLayer):
     name : str, optional
         Name, unique in a network.
     """
-
-    in_place = True
-    needs_outputs = False
 
     takes_images = True
 
@@ -142,8 +124,7 @@ class BinaryLinear(Linear):
 
     W is real-valued. The derivative of sign is 0, so ``dW = error x^T`` is the gradient with respect to sign(W) instead
     (straight-through estimator). ``deltas = sign(W)^T error``. Only the signs of W affect the outputs, so clip W to
-    [-1, 1]: use ``ShiftAdaMax``, or ``param_clip_value=1`` of other optimizers. After a ``Sign`` activation the inputs
-    are binary as well, and the product is computed with ``xnor_compound_dot``.
+    [-1, 1]: use ``ShiftAdaMax``, or ``param_clip_value=1`` of other optimizers.
 
     Parameters
     ----------
@@ -165,57 +146,11 @@ class BinaryLinear(Linear):
     array([[3.]], dtype=float32)
     """
 
-    def __init__(
-        self,
-        nout: int,
-        init: InitLike | None = None,
-        bsum: bool = False,
-        name: str | None = None,
-        parallelism: str = "Disabled",
-    ) -> None:
-        super().__init__(nout, init, bsum, name, parallelism)
-        self.binary_W: Tensor | Any = None  # the signs of W at the last fprop
-        self.binary_inputs = False  # whether the inputs are +1 and -1
-
-    def configure(self, in_obj: LayerInput) -> Self:
-        super().configure(in_obj)
-        self.binary_inputs = has_binary_outputs(in_obj)
-        return self
-
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        if self.binary_W is None:
-            self.binary_W = self.be.zeros(self.weight_shape, name=f"{self.name}.binary_W")
-
     def formula(self, x: Tensor) -> Operand:
         """Return ``sign(W) x``, with the derivative of sign(W) with respect to W set to 1."""
         be, W = self.be, self.W
         straight_through = W - be.stop_gradient(W)  # 0, with derivative 1
         return be.dot(be.binarize(W, stochastic=False) + straight_through, x)
-
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        """Compute ``sign(W) x + beta outputs``."""
-        self.set_inputs(inputs, inference)
-        self.binary_W[:] = self.be.binarize(self.W, stochastic=False)
-        product = self.be.xnor_compound_dot if self.binary_inputs else self.be.compound_dot
-        return product(self.binary_W, inputs, self.outputs, beta=beta, bsum=self.batch_sum)
-
-    @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        """Compute ``dW = error x^T`` and ``deltas = alpha sign(W)^T error + beta deltas``."""
-        self.check_error(error)
-        self.be.compound_dot(error, self.inputs.T, self.dW)
-        if self.deltas is not None:
-            self.be.compound_dot(self.binary_W.T, error, self.deltas, alpha=alpha, beta=beta)
-        return self.deltas
-
-
-def has_binary_outputs(layer: LayerInput | None) -> bool:
-    """Return whether the outputs of a layer are those of a ``Sign`` activation, possibly reshaped."""
-    last = layer.get_terminal() if isinstance(layer, Layer) else None
-    if isinstance(last, PassThrough):
-        return has_binary_outputs(last.prev_layer)
-    return isinstance(getattr(last, "transform", None), Sign)
 
 
 # --- compound layers: Affine, Conv, Deconv and BinaryAffine, lists of a layer, bias or batch norm, and activation ---

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, cast
 
+from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
 from neonlite.backend.objects import has_builtin_method
 from neonlite.backend.validation import check_numbers, one_of, sequence
-from neonlite.layers.activation import PassThrough
 from neonlite.layers.buffers import (
-    DeltaPlanner,
     Deltas,
-    GradientSum,
     LayerOutputs,
     Operands,
-    PlannedGradient,
     Tensors,
     Trees,
     num_elements,
     num_features,
     num_steps,
     shape_of,
-    tensor_shape,
 )
 from neonlite.layers.container import (
     LayerContainer,
     LayerLike,
     Sequential,
-    allocate_layer,
     as_container,
     flatten_layers,
     layer_list,
@@ -40,10 +35,18 @@ from neonlite.typing import LayerShape, LayerShapes
 MERGE_MODES = ("recurrent", "depth", "stack")
 
 
+def scale_gradient(x: Operand, alpha: float) -> Operand:
+    """Return x, with its gradient multiplied by alpha."""
+    if alpha == 1:
+        return x
+    constant = x.backend.stop_gradient(x)
+    return constant + alpha * (x - constant)
+
+
 class Broadcast(LayerContainer):
     """Base class of containers that pass the same inputs to several branches, and merge their outputs.
 
-    The deltas of the branches are added. Subclasses implement ``merge_shapes``, ``merge_outputs`` and ``branch_error``.
+    The deltas of the branches are added. Subclasses implement ``merge_shapes`` and ``merge_trees``.
 
     Parameters
     ----------
@@ -55,7 +58,7 @@ class Broadcast(LayerContainer):
 
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__([as_container(branch) for branch in layer_list(self.classnm, layers, name)], name)
-        self.gradient_sum = GradientSum()
+        self.branch_outputs: list[Tensor] = []
 
     def configure(self, in_obj: LayerInput) -> Self:
         """Infer the shapes of all branches. ValueError if their outputs cannot be merged."""
@@ -95,34 +98,10 @@ class Broadcast(LayerContainer):
             f"{self.name}: expected branches with {expected}, got {shapes} for the input shape {self.in_shape}. {hint}"
         )
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
-        """Record ``bprop`` of the branches, and the sum of their deltas."""
-        return planner.add_sum(self.gradient_sum, self.record_branches(planner, error), self.in_shape)
-
-    def record_branches(self, planner: DeltaPlanner, error: PlannedGradient | None) -> list[PlannedGradient | None]:
-        """Record ``bprop`` of the branches, and return their deltas.
-
-        Parameters
-        ----------
-        planner, error
-            As for ``record_bprop``.
-        """
-        for branch in self.layers:
-            branch.needs_deltas = self.needs_deltas
-        errors = self.record_branch_errors(planner, error)
-        return [branch.record_bprop(planner, e) for branch, e in zip(self.layers, errors, strict=True)]
-
-    def record_branch_errors(
-        self, planner: DeltaPlanner, error: PlannedGradient | None
-    ) -> Iterable[PlannedGradient | None]:
-        """Yield the error of each branch, given that of the outputs.
-
-        Parameters
-        ----------
-        planner, error
-            As for ``record_bprop``.
-        """
-        return [error] * len(self.layers)
+    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        """Allocate the branches and the outputs."""
+        super().allocate_layers(None, accumulate_updates)
+        self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs of all branches, and return the merged outputs."""
@@ -130,7 +109,8 @@ class Broadcast(LayerContainer):
         self.allocate_missing()
         self.can_backprop = False
         branches = zip(cast(list[Any], self.layers), self.branch_inputs(inputs), strict=True)
-        self.merge_outputs([branch.fprop(x, inference) for branch, x in branches])
+        self.branch_outputs = [branch.fprop(x, inference) for branch, x in branches]
+        self.outputs[:] = self.merge_trees(list(self.branch_outputs))
         self.can_backprop = not inference
         return self.outputs
 
@@ -164,20 +144,11 @@ class Broadcast(LayerContainer):
         """
         raise NotImplementedError(f"{self.classnm}: expected merge_trees(trees). Implement it.")
 
-    def merge_outputs(self, outputs: list[Tensor]) -> None:
-        """Compute the outputs from those of the branches.
-
-        Parameters
-        ----------
-        outputs : list of Tensor
-            The outputs of the branches.
-        """
-        raise NotImplementedError(f"{self.classnm}: expected merge_outputs(outputs). Implement it.")
-
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute all gradients, and return the sum of the deltas of the branches."""
         self.reject_scaling(beta, alpha)
-        self.deltas = self.gradient_sum.compute(self.bprop_branches(error))
+        deltas: Any = self.bprop_branches(error)
+        self.deltas = self.sum_tensors("deltas", deltas)
         return self.deltas
 
     def bprop_branches(self, error: Tensor) -> list[Deltas]:
@@ -190,19 +161,10 @@ class Broadcast(LayerContainer):
         """
         self.check_can_backprop()
         self.check_tensor("an error", error, self.out_shape)
-        return [branch.bprop(self.branch_error(i, error)) for i, branch in enumerate(self.layers)]
-
-    def branch_error(self, i: int, error: Tensor) -> Tensor:
-        """Return the error of a branch, given that of the outputs.
-
-        Parameters
-        ----------
-        i : int
-            Index of the branch.
-        error : Tensor
-            The error of the outputs.
-        """
-        return error
+        self.set_needs_deltas()
+        autodiff = Autodiff(self.merge_trees(list(self.branch_outputs)) * 1, self.be, error)
+        errors = autodiff.get_grad_tensor(self.branch_outputs)
+        return [branch.bprop(e) for branch, e in zip(self.layers, errors, strict=True)]
 
 
 class MergeSum(Broadcast):
@@ -227,30 +189,11 @@ class MergeSum(Broadcast):
 
     takes_images = True
 
-    def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
-        super().__init__(layers, name)
-        self.sum_index: int | None = None  # the branch whose outputs the sum overwrites
-
     def merge_shapes(self, shapes: Sequence[LayerShape]) -> LayerShape:
         """Return the common shape of the branches."""
         if any(shape != shapes[0] for shape in shapes):
             raise self.shape_error("outputs of the same shape", "A 1 x 1 Conv or a Linear changes the shape.")
         return shapes[0]
-
-    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        """Allocate the branches. The sum overwrites the outputs of one of them, if those are not read again."""
-        self.sum_index = next((i for i, branch in enumerate(self.layers) if not branch.needs_outputs), None)
-        for i, branch in enumerate(self.layers):
-            allocate_layer(branch, shared_outputs if i == self.sum_index else None, accumulate_updates)
-        if self.sum_index is None:
-            self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
-
-    def merge_outputs(self, outputs: list[Tensor]) -> None:
-        """Add the outputs."""
-        if self.sum_index is not None:
-            self.outputs = outputs[self.sum_index]
-        if len(outputs) > 1 or self.sum_index is None:
-            self.outputs[:] = sum(outputs[1:], outputs[0])
 
     def merge_trees(self, trees: list[Operand]) -> Operand:
         """Return the sum."""
@@ -295,12 +238,6 @@ class MergeBroadcast(Broadcast):
         super().__init__(layers, name)
         self.merge_mode = one_of(f"{self.name}: merge", merge, MERGE_MODES)
         self.alphas = check_numbers(f"{self.name}: alphas", alphas, len(self.layers), "branch")
-        self.branch_slices: list[slice] = []  # the rows of each branch, or its columns of (F, T)
-
-    @property
-    def needs_outputs(self) -> bool:  # type: ignore[override]
-        """Whether ``bprop`` of a branch reads the outputs of the branch, which are a view of the merged outputs."""
-        return self.merge_mode != "recurrent" and any(branch.needs_outputs for branch in self.layers)
 
     def merge_shapes(self, shapes: Sequence[LayerShape]) -> LayerShape:
         """Return the shape of the concatenated outputs."""
@@ -320,70 +257,14 @@ class MergeBroadcast(Broadcast):
         rows = sum(num_features(shape) for shape in shapes)
         return rows if ranks != {2} else (rows, *steps)
 
-    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        """Allocate the outputs and the branches, which write to views of the outputs if these are contiguous."""
-        self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
-        start, self.branch_slices = 0, []
-        for branch in self.layers:
-            shape = branch.out_shape
-            rows = num_elements(shape) // num_steps(self.out_shape)
-            size = num_steps(shape) * self.be.bsz if self.merge_mode == "recurrent" else rows
-            self.branch_slices.append(slice(start, start + size))
-            start += size
-            shared = (
-                None if self.merge_mode == "recurrent" else self.branch_view(len(self.branch_slices) - 1, self.outputs)
-            )
-            allocate_layer(branch, shared, accumulate_updates)
-
-    def branch_view(self, i: int, t: Tensor) -> Tensor:
-        """Return the view of the outputs, or of their error, that belongs to a branch, in its output shape.
-
-        Parameters
-        ----------
-        i : int
-            Index of the branch.
-        t : Tensor
-            The outputs or their error.
-        """
-        if self.merge_mode == "recurrent":
-            return t[:, self.branch_slices[i]]
-        view, shape = t[self.branch_slices[i]], tensor_shape(self.layers[i].out_shape, self.be.bsz)
-        return view if view.shape == shape else view.reshape(shape)
-
-    def merge_outputs(self, outputs: list[Tensor]) -> None:
-        """Concatenate the outputs, unless the branches have written to views of the result."""
-        if self.merge_mode == "recurrent":
-            self.outputs[:] = self.be.concat(outputs, axis=1)
-            return
-        for i, y in enumerate(outputs):
-            if y.root is not self.outputs.root:  # a custom layer that has its own output buffer
-                self.branch_view(i, self.outputs)[:] = y
-
     def merge_trees(self, trees: list[Operand]) -> Operand:
         """Return the concatenated outputs."""
+        trees = [scale_gradient(x, alpha) for x, alpha in zip(trees, self.alphas, strict=True)]
         if self.merge_mode == "recurrent":
             return self.be.concat(trees, axis=1)
         steps = num_steps(self.out_shape)  # outputs of different numbers of steps are features
         columns = [x.shape[1] // num_steps(b.out_shape) * steps for x, b in zip(trees, self.layers, strict=True)]
         return self.be.concat([self.be.reshape(x, (-1, n)) for x, n in zip(trees, columns, strict=True)], axis=0)
-
-    def record_branch_errors(
-        self, planner: DeltaPlanner, error: PlannedGradient | None
-    ) -> Iterator[PlannedGradient | None]:
-        """Yield the error of each branch: a view, or a copy if it is scaled or not contiguous."""
-        self.error_copies = {}
-        for i, branch in enumerate(self.layers):
-            needs_copy = self.merge_mode == "recurrent" or self.alphas[i] != 1
-            yield self.record_copy(planner, error, i, branch.out_shape) if error is not None and needs_copy else error
-
-    def branch_error(self, i: int, error: Tensor) -> Tensor:
-        """Return the error of a branch, scaled by its alpha."""
-        view = self.branch_view(i, error)
-        copy = self.error_copies.get(i)
-        if copy is None:
-            return view
-        copy[:] = view if self.alphas[i] == 1 else self.alphas[i] * view
-        return copy
 
 
 class MergeMultistream(MergeBroadcast):
@@ -430,11 +311,6 @@ class MergeMultistream(MergeBroadcast):
         """Return the shapes of all inputs with S time steps."""
         return [branch.shape_for_seq_len(S) for branch in self.layers]
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> None:
-        """Record ``bprop`` of the branches, and keep their deltas."""
-        for deltas in self.record_branches(planner, error):
-            planner.keep(deltas)
-
     def bprop(  # type: ignore[override]  # deltas of several inputs
         self, error: Tensor, alpha: float = 1.0, beta: float = 0.0
     ) -> list[Deltas]:
@@ -444,7 +320,7 @@ class MergeMultistream(MergeBroadcast):
         return self.deltas
 
 
-class IdentityNode(PassThrough):
+class IdentityNode(Layer):
     """Base class of layers whose outputs are their inputs."""
 
     takes_images = True
@@ -487,26 +363,12 @@ class BranchNode(IdentityNode):
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
         self.branch_errors: list[Any] = []  # the deltas of branches
-        self.gradient_sum = GradientSum()
-
-    @property
-    def needs_outputs(self) -> bool:  # type: ignore[override]
-        """True: the next layer must not overwrite the outputs, because branches read them."""
-        return True
-
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
-        """Record the sum of the error and the deltas of the branches."""
-        errors = [error, *planner.branch_errors.pop(self, [])]
-        if not self.needs_deltas:
-            return None
-        return super().record_bprop(planner, planner.add_sum(self.gradient_sum, errors, self.in_shape))
 
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Return the error plus the deltas of the branches, scaled."""
-        errors, self.branch_errors = [error, *self.branch_errors], []
-        if not self.needs_deltas:
-            return None
-        return super().bprop(self.gradient_sum.compute(errors), alpha, beta)
+        total: Any = self.sum_tensors("error", [error, *self.branch_errors])
+        self.branch_errors = []
+        return super().bprop(total, alpha, beta)
 
 
 class Tree(LayerContainer):
@@ -585,19 +447,11 @@ class Tree(LayerContainer):
             self.prev_layer = in_obj
         return self
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
-        """Record the branches, then the trunk. The errors come from outside the network."""
+    def set_needs_deltas(self) -> None:
+        """Set which layers compute deltas: those of a branch if its node does."""
         for branch, node in zip(self.branches, [self, *self.nodes[1:]], strict=True):
             branch.needs_deltas = node.needs_deltas
             branch.set_needs_deltas()  # of the nodes in it, where the next branches start
-        for i in reversed(range(len(self.layers))):
-            branch, node, error = self.branches[i], self.nodes[i], planner.external()
-            if self.alphas[i] != 1:
-                error = self.record_copy(planner, error, i, branch.out_shape)
-            deltas: PlannedGradient | None = branch.record_bprop(planner, error)
-            if node is not None:
-                planner.branch_errors.setdefault(node, []).append(deltas)
-        return deltas
 
     def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the op-trees of the trunk and of all branches."""
@@ -635,14 +489,12 @@ class Tree(LayerContainer):
         self.check_can_backprop()
         kind = f"a list of {len(self.layers)}, one for each branch,"
         errors = sequence(f"{self.name}.bprop: error", error, kind, count=len(self.layers))
+        self.set_needs_deltas()
         for node in self.nodes[1:]:
             node.branch_errors = []  # an interrupted bprop may have left some
         for i in reversed(range(len(self.layers))):
-            e = errors[i]
-            if self.alphas[i] != 1:
-                self.error_copies[i][:] = self.alphas[i] * e
-                e = self.error_copies[i]
-            deltas = self.layers[i].bprop(e)
+            alpha, e = self.alphas[i], errors[i]
+            deltas = self.layers[i].bprop(e if alpha == 1 else (alpha * e).astensor())
             if i:
                 self.nodes[i].branch_errors.append(deltas)
         self.deltas = deltas

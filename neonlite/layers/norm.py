@@ -9,7 +9,7 @@ from neonlite.backend.batch_size import Shard
 from neonlite.backend.validation import check_number
 from neonlite.initializers import Constant
 from neonlite.layers.buffers import num_features
-from neonlite.layers.layer import Layer, LayerInput
+from neonlite.layers.layer import LayerInput
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.weights import accumulates
 from neonlite.optree import Operand
@@ -49,7 +49,6 @@ class NormalizationBase(ParameterLayer):
         Name, unique in a network.
     """
 
-    needs_outputs = False
     beta, gamma = TensorAttribute(), TensorAttribute()
     grad_beta, grad_gamma = TensorAttribute(), TensorAttribute()
 
@@ -97,7 +96,7 @@ class BatchNorm(RunningStatistics, NormalizationBase):
     Attributes
     ----------
     x, y : Tensor
-        The inputs and outputs as (nfm, columns).
+        The inputs and outputs of ``init_buffers`` as (nfm, columns).
     gmean, gvar : Tensor
         The running mean and variance, (nfm, 1).
 
@@ -133,8 +132,6 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         self.xmean: Tensor | Any = None
         self.xvar: Tensor | Any = None
         self.flat_inputs: Tensor | Any = None  # the inputs of which x is a view
-        self.deltas_buffer: Tensor | Any = None
-        self.scratch: Tensor | Any = None
         self.count = 0  # columns of the minibatch of all processes
         self.allparams: Any = None  # beta, gamma, gmean, gvar; None after a change of inputs
 
@@ -152,7 +149,7 @@ class BatchNorm(RunningStatistics, NormalizationBase):
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
-        self.flat_inputs = self.scratch = None  # outputs and batch size may have changed
+        self.flat_inputs = None  # outputs and batch size may have changed
 
     def allocate_parameters(self) -> None:
         super().allocate_parameters()
@@ -179,10 +176,6 @@ class BatchNorm(RunningStatistics, NormalizationBase):
             self.allparams = None
             self.inputs = self.flat_inputs = inputs
         self.deltas = None  # the bprop in neon's guide would reuse them as a view of the error
-
-    def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
-        super().allocate_deltas(global_deltas)
-        self.deltas_buffer = self.deltas
 
     # --- forward and backward pass ---
 
@@ -247,16 +240,12 @@ class BatchNorm(RunningStatistics, NormalizationBase):
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs; in training also update the running statistics, unless the layer is frozen."""
-        if not (inference or self._trainable):
+        shard = self.be.minibatch_shard
+        if inference or shard is None or not (self.sync and self._trainable):
             return super().fprop(inputs, inference, beta)
         self.set_inputs(inputs, inference)
-        if inference:
-            return self._fprop_inference(inputs, beta)
         self.init_buffers(inputs)
-        if self.sync and (shard := self.be.minibatch_shard) is not None:
-            self._fprop_sync(shard, beta)
-        else:
-            self._normalize(self.x, self.y, beta)
+        self._fprop_sync(shard, beta)
         return self.outputs
 
     # --- several processes ---
@@ -288,44 +277,28 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         sums = self._sum_over_processes(shard, self.grad_beta, self.grad_gamma)
         target[:] = self.gamma * scale * (error - sums[:, :1] / self.count - xhat * (sums[:, 1:] / self.count))
 
-    def _fprop_inference(self, inputs: Tensor, beta: float = 0.0) -> Tensor:
-        """Compute the outputs with the running statistics."""
-        self._normalize(inputs.reshape(self.nfm, -1), self.outputs.reshape(self.nfm, -1), beta, inference=True)
-        return self.outputs
-
-    def _normalize(self, x: Tensor, y: Tensor, accumbeta: float, inference: bool = False) -> None:
-        statistics = self.xmean, self.xvar, self.gmean, self.gvar
-        options: dict[str, Any] = {"accumbeta": accumbeta, "inference": inference, "binary": self.binary}
-        self.be.compound_fprop_bn(x, *statistics, self.gamma, self.beta, y, self.eps, self.rho, **options)
-
-    def _channel_view(self, name: str, x: Tensor) -> Tensor:
-        """Return a tensor as (nfm, columns)."""
-        return self.view(name, x, lambda t: t.reshape(self.nfm, -1))
-
     @accumulates
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute the gradients of beta and gamma, and ``deltas = alpha dE/dinputs + beta deltas``."""
-        self.check_error(error)
-        self.deltas = target = self.deltas_buffer if self.owns_delta else error
-        if not self._trainable:
+        shard = self.be.minibatch_shard
+        if self.tree is not None or shard is None or not (self.sync and self._trainable):
             return super().bprop(error, alpha, beta)
-        if target is None or beta:
-            if self.scratch is None:
-                self.scratch = self.be.empty_like(error, name=f"{self.name}.scratch")
-            target = self.scratch
-        views = self._channel_view("target", target), self._channel_view("error", error)
-        if self.sync and (shard := self.be.minibatch_shard) is not None:
-            self._bprop_sync(shard, views[1], views[0])
-        else:
-            inputs = self.x, self.xmean, self.xvar, self.gamma, self.eps, self.binary
-            self.be.compound_bprop_bn(views[0], self.grad_gamma, self.grad_beta, views[1], *inputs)
-        if self.deltas is not None and (alpha != 1 or beta):
-            self.deltas[:] = self.scale_deltas(target, alpha, beta)
+        self.check_error(error)
+        if self.deltas is None:
+            self.allocate_deltas()
+        target = self.be.empty_like(error)
+        self._bprop_sync(shard, error.reshape(self.nfm, -1), target.reshape(self.nfm, -1))
+        if self.deltas is not None:
+            self.deltas[:] = alpha * target + beta * self.deltas if beta else alpha * target
         return self.deltas
+
+    def _fprop_inference(self, inputs: Tensor, beta: float = 0.0) -> Tensor:
+        """Compute the outputs with the running statistics, as a subclass in neon's guide does."""
+        return super().fprop(inputs, True, beta)
 
 
 class BatchNormAutodiff(BatchNorm):
-    """BatchNorm with the derivative obtained by automatic differentiation of its formula.
+    """``BatchNorm`` with other defaults.
 
     Parameters
     ----------
@@ -335,24 +308,6 @@ class BatchNormAutodiff(BatchNorm):
 
     def __init__(self, rho: float = 0.99, eps: float = 1e-6, name: str | None = None) -> None:
         super().__init__(rho, eps, name)
-
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        """Compute the outputs from the formula; in training also update the running statistics."""
-        if inference:
-            return super().fprop(inputs, inference, beta)
-        self.set_inputs(inputs, inference)
-        self.init_buffers(inputs)
-        be, rho = self.be, self.rho
-        be.assign([self.xmean, self.xvar], [be.mean(self.x, axis=1), be.var(self.x, axis=1)])
-        self.gmean = rho * self.gmean + (1 - rho) * self.xmean
-        self.gvar = rho * self.gvar + (1 - rho) * self.xvar
-        return Layer.fprop(self, inputs, beta=beta)
-
-    @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        """Compute the gradients and deltas with Autodiff."""
-        self.deltas = self.deltas_buffer
-        return Layer.bprop(self, error, alpha, beta)
 
 
 class ShiftBatchNorm(BatchNorm):

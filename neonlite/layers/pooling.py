@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
@@ -58,7 +58,6 @@ class Pooling(ImageLayer):
         self.fshape, self.op, self.strides, self.padding = fshape, op, strides, padding
         if fshape != "all":
             parse_sizes(self.name, "fshape", fshape, "JTRS", 2, 2)
-        self.argmax: Tensor | Any = None
 
     def make_layer_object(self, N: int) -> PoolLayer:
         image = self.input_sizes()
@@ -70,12 +69,6 @@ class Pooling(ImageLayer):
         params = self.window_params("T" in window, strides=("str", strides), padding=("pad", self.padding))
         return self.be.pool_layer(self.be.default_dtype, self.op, N, **image, **window, **params)
 
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        if self.op == "max":
-            dtype = "uint8" if math.prod(self.nglayer.JTRS) <= 256 else "int32"
-            self.argmax = self.buffer("argmax", self.out_shape, dtype)
-
     def formula(self, x: Tensor) -> Operand:
         """Return the maximum, mean or norm of each window."""
         be, g = self.be, self.nglayer
@@ -83,18 +76,6 @@ class Pooling(ImageLayer):
         padding = [(n, n) for n in g.padding]
         z = be.pool(images, g.JTRS, self.op, g.strides, padding, ceil=be.check_caffe_compat())
         return self.in_rank_of(x, z)
-
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.set_inputs(inputs, inference)
-        return self.be.fprop_pool(self.nglayer, inputs, self.outputs, None if inference else self.argmax, beta)
-
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        """Compute ``deltas = alpha dE/dinputs + beta deltas``. Among equal maxima the first one receives the error."""
-        self.check_error(error)
-        if self.deltas is not None:
-            options: dict[str, Any] = {"alpha": alpha, "beta": beta, "argmax": self.argmax}
-            self.be.bprop_pool(self.nglayer, self.inputs if self.op != "max" else None, error, self.deltas, **options)
-        return self.deltas
 
 
 class LRN(ImageLayer):
@@ -133,14 +114,9 @@ class LRN(ImageLayer):
     ) -> None:
         super().__init__(name)
         self.depth, self.alpha, self.beta, self.ascale, self.bpower = depth, alpha, beta, ascale, bpower
-        self.denom: Tensor | Any = None
 
     def make_layer_object(self, N: int) -> LRNLayer:
         return self.be.lrn_layer(self.be.default_dtype, N, **self.input_sizes(), J=self.depth)
-
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        self.denom = self.buffer("denom", self.out_shape)
 
     def formula(self, x: Tensor) -> Operand:
         """Return ``alpha x denom^-bpower``."""
@@ -149,16 +125,7 @@ class LRN(ImageLayer):
         return self.in_rank_of(x, self.alpha * be.lrn(images, g.J, self.ascale, self.bpower))
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.set_inputs(inputs, inference)
-        factors = self.alpha, self.beta + beta, self.ascale, self.bpower
-        return self.be.fprop_lrn(self.nglayer, inputs, self.outputs, self.denom, *factors)
-
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        self.check_error(error)
-        if self.deltas is not None:
-            factors = alpha * self.alpha, beta, self.ascale, self.bpower
-            self.be.bprop_lrn(self.nglayer, self.inputs, self.outputs, error, self.deltas, self.denom, *factors)
-        return self.deltas
+        return super().fprop(inputs, inference, self.beta + beta)
 
 
 class RoiPooling(Layer):
@@ -210,8 +177,6 @@ class RoiPooling(Layer):
     >>> trunk.bprop(head.bprop(be.ones((5, 6))))  # None: the first layer has no deltas
     """
 
-    needs_outputs = False
-
     def __init__(
         self,
         HW: int | Sequence[int] = (7, 7),
@@ -224,7 +189,6 @@ class RoiPooling(Layer):
         self.bprop_enabled = bprop_enabled
         self.spatial_scale = check_number(f"{self.name}: spatial_scale", spatial_scale, above=0)
         self.regions_shape: Any = None  # 5, or (5, R)
-        self.argmax: Tensor | Any = None  # the pixel h W + w of the maximum of each bin
 
     def configure(self, in_obj: LayerInput | Sequence[LayerInput]) -> Self:
         """Set the input shapes and infer the output shape.
@@ -267,10 +231,6 @@ class RoiPooling(Layer):
         """Return feature maps and regions, filled with zeros."""
         return self.be.iobuf(iobuf_shape(self.in_shape)), self.be.iobuf(self.regions_shape)
 
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        self.argmax = self.buffer("argmax", self.out_shape, "int32")
-
     @property
     def can_compute_deltas(self) -> bool:  # type: ignore[override]
         """Whether deltas are enabled."""
@@ -291,39 +251,3 @@ class RoiPooling(Layer):
         pixels = be.reshape(images if self.bprop_enabled else be.stop_gradient(images), (1, -1))
         values = be.reshape(be.take(pixels, be.reshape(be.maximum(index, 0), (1, -1)), axis=1), index.shape)
         return be.reshape(be.where(index < 0, 0, values), (math.prod(self.pooled_shape), -1))
-
-    def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Tensor:
-        """Compute the outputs. IndexError if a region refers to an image that does not exist."""
-        self.set_inputs(inputs, inference)  # type: ignore[arg-type]  # images and regions
-        pooled = self.buffer("pooled", self.out_shape) if beta else self.outputs
-        self.call_primitive(self.be.roipooling_fprop, inputs[0], pooled)
-        if beta:
-            self.outputs[:] = pooled + beta * self.outputs
-        return self.outputs
-
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        """Compute ``deltas = alpha dE/dmaps + beta deltas``: the pixel of each maximum receives its error."""
-        self.check_error(error)
-        if not self.bprop_enabled or self.deltas is None:
-            return None
-        target = self.buffer("gradient", self.in_shape) if beta else self.deltas
-        self.call_primitive(self.be.roipooling_bprop, error, target)
-        if alpha != 1 or beta:
-            self.deltas[:] = self.scale_deltas(target, alpha, beta)
-        return self.deltas
-
-    def call_primitive(self, primitive: Callable[..., object], source: Tensor, target: Tensor) -> None:
-        """Call a primitive of the backend; add the name of the layer to error messages.
-
-        Parameters
-        ----------
-        primitive : callable
-            ``be.roipooling_fprop`` or ``be.roipooling_bprop``.
-        source, target : Tensor
-            What it reads and writes.
-        """
-        rois = self.inputs[1].T
-        try:
-            primitive(source, rois, target, self.argmax, rois.shape[0], *self.in_shape, *self.HW, self.spatial_scale)
-        except (IndexError, TypeError, ValueError) as error:
-            raise type(error)(f"{self.name}: {error}") from None

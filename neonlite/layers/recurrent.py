@@ -338,7 +338,7 @@ class RecurrentBase(ParameterLayer):
         self.write_state = self.be.compile(self.state_tensors(self.be.bsz), self.unrolls[0].final_states)
 
     @property
-    def input_layouts(self) -> tuple[str, ...]:  # type: ignore[override]
+    def input_layouts(self) -> tuple[str, ...]:
         """The layouts of inputs, deltas and outputs: "columns", too, if a fused primitive computes the layer."""
         is_fused = self.num_directions == 1 and find_fused_primitive(self, 0) is not None
         return ("CHWN", "columns") if is_fused else ("CHWN",)
@@ -865,8 +865,6 @@ class RecurrentOutput(Layer):
     name : str, optional
         Name of the layer.
     """
-
-    needs_outputs = False
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)

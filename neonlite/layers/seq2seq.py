@@ -11,11 +11,9 @@ from neonlite.backend import Tensor
 from neonlite.backend.objects import find_class
 from neonlite.backend.validation import integer, sequence
 from neonlite.layers.buffers import (
-    DeltaPlanner,
     Deltas,
     LayerOutputs,
     Operands,
-    PlannedGradient,
     Tensors,
     Trees,
     iobuf_shape,
@@ -248,13 +246,6 @@ class Seq2Seq(StatePassing):
             part.configure(x)
         self.in_shape, self.out_shape = shapes, self.decoder.out_shape
         return self
-
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> None:
-        """Record ``bprop`` of the decoder and of the encoder, and keep both deltas."""
-        for part in self.layers:
-            part.needs_deltas = self.needs_deltas
-        planner.keep(self.decoder.record_bprop(planner, error))
-        planner.keep(self.encoder.record_bprop(planner, planner.external()))
 
     def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the decoder's outputs as an op-tree of [x, previous]; those of greedy decoding are none."""
@@ -613,13 +604,10 @@ class SkipThought(StatePassing):
         tensors = self.token_ids, self.table.outputs, self.embedding_errors
         self.input_views = [tuple(x[:, a:b] for x in tensors) for a, b in itertools.pairwise(offsets)]
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> None:
-        """Record ``bprop`` of the three networks; each is followed by a copy of its deltas."""
+    def set_needs_deltas(self) -> None:
+        """Set which layers compute deltas: all but the table, as those of the embeddings train it."""
         for part in self.networks:
-            part.needs_deltas = True  # to train the table
-            deltas = part.record_bprop(planner, planner.external())
-            if deltas is not None:
-                planner.add_step(self, [deltas])
+            part.needs_deltas = True
 
     def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the decoders' outputs as op-trees of [sentence, before, after]."""

@@ -224,7 +224,7 @@ class ModelBase(NervanaObject):
         """
         network: Any = self.layers
         n = network.num_samples(x)
-        is_allocated = n == network.batch_size and network.has_backward_plan
+        is_allocated = n == network.batch_size
         if n == self.be.bsz and is_allocated and self.initialized:
             return cast("Tensor | list[Tensor]", network.fprop(x, inference))
         with self.be.batch_size(n):

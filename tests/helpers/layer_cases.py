@@ -81,7 +81,7 @@ LAYERS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any, NDArray], NDArray
 each_layer = pytest.mark.parametrize("which", LAYERS)
 
 
-# --- in place --------------------------------------------------------------------------------------------------------
+# --- custom layers ---------------------------------------------------------------------------------------------------
 class ByFormula(Layer):
     """An elementwise function of x, whose derivative may read the outputs."""
 
@@ -95,12 +95,6 @@ class ByFormula(Layer):
         return self
 
 
-class InPlace(ByFormula):
-    """The same, and it may write its outputs over its inputs."""
-
-    in_place = True
-
-
 PARTS: dict[str, Callable[[], Any]] = {
     "Linear": lambda: Linear(4, Gaussian()),
     "Bias": lambda: Bias(Gaussian()),
@@ -112,7 +106,6 @@ PARTS: dict[str, Callable[[], Any]] = {
     "exp": lambda: ByFormula(lambda x: (x / 8).backend.exp(x / 8)),
     "square": lambda: ByFormula(lambda x: x * x),
     "same": lambda: ByFormula(lambda x: x),
-    "exp in place": lambda: InPlace(lambda x: (x / 8).backend.exp(x / 8)),
     "Gain": lambda: Gain(Gaussian()),
     "network": lambda: Sequential([Linear(4, Gaussian()), Activation(Tanh())]),
     "in place": lambda: Sequential([Bias(Gaussian()), Activation(Tanh())]),

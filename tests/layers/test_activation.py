@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.allocations import buffers
 from helpers.layer_cases import TRANSFORMS
 from helpers.networks import NDArray, by_hand, check_cost, close, data, made_ready, network, targets
 
@@ -114,16 +113,6 @@ def test_a_cost_and_an_activation_give_the_numerical_gradient(be64, rng, end, co
         check_cost(net, cost, x, t)
 
 
-def test_dropout_allocates_nothing_of_size(cpu):
-    cpu.bsz = 1000
-    layer, x = by_hand(Dropout(), 300), cpu.ones((300, 1000))
-    for _ in range(3):
-        layer.bprop(layer.fprop(x))
-    plans = cpu.plan_cache.num_compiled
-    assert not buffers(lambda: layer.bprop(layer.fprop(x)))
-    assert cpu.plan_cache.num_compiled == plans
-
-
 @pytest.mark.parametrize("keep", [0, -0.5, 1.5, math.nan, math.inf, "half", True])
 def test_a_wrong_fraction_is_rejected(cpu, keep):
     with pytest.raises((ValueError, TypeError), match=r"drop: expected a .*number .*for keep"):
@@ -146,6 +135,7 @@ def test_an_activation_follows_its_shortcut_and_its_transform(cpu):
         expected = error.get() * (1 if shortcut else y * (1 - y))
         np.testing.assert_allclose(layer.bprop(error).get(), expected, rtol=1e-5)
     layer.transform = Normalizer(divisor=4.0)
+    layer.fprop(x)
     np.testing.assert_allclose(layer.bprop(error).get(), error.get() / 4, rtol=1e-5)
 
 

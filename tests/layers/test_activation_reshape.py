@@ -49,7 +49,7 @@ SHAPES = [  # shape of the inputs, reshape, shape of the outputs
 
 @pytest.mark.parametrize(("in_shape", "reshape", "shape"), SHAPES)
 @pytest.mark.parametrize("N", [1, 4])
-def test_inputs_take_another_shape_in_the_same_memory(be, rng, in_shape, reshape, shape, N):
+def test_inputs_take_another_shape(be, rng, in_shape, reshape, shape, N):
     layer = allocate(be, Reshape(reshape), in_shape, N)
     assert layer.out_shape == shape
     inputs = be.iobuf(in_shape)
@@ -60,8 +60,6 @@ def test_inputs_take_another_shape_in_the_same_memory(be, rng, in_shape, reshape
     assert np.array_equal(outputs.get(), values.reshape(-1).reshape(outputs.shape))
     assert layer.fprop(inputs) is outputs
     assert np.array_equal(layer.formula(inputs).asnumpyarray(), outputs.get()) or layer.formula(inputs) is inputs
-    inputs[:] = 7
-    assert np.array_equal(outputs.get(), np.full(outputs.shape, 7))
     for _ in range(2):
         error = rng.normal(size=outputs.shape).astype("float32")
         assert np.array_equal(layer.bprop(be.array(error)).get(), error.reshape(inputs.shape))
@@ -100,13 +98,6 @@ def test_invalid_shapes_are_reported_with_the_layer(reshape):
         Reshape(reshape, name="r")
 
 
-def test_strided_inputs_are_rejected_because_they_cannot_be_a_view(be):
-    layer = allocate(be, Reshape(-1, name="r"), (4, 5), 2)
-    parent = be.ones((4, 12), name="wide")
-    with pytest.raises(ValueError, match=r"r: tensor wide .*: expected a contiguous tensor, got a strided view"):
-        layer.fprop(parent[:, :10])
-
-
 @pytest.mark.parametrize("then", [lambda: Activation(Tanh()), lambda: Bias(Constant(1)), lambda: Dropout(0.5)])
 @pytest.mark.parametrize("reshapes", [[4], [(4, 1), 4]])
 def test_data_is_not_overwritten_by_layers_after_a_reshape(be, rng, then, reshapes):
@@ -121,7 +112,6 @@ def test_data_is_not_overwritten_by_layers_after_a_reshape(be, rng, then, reshap
 @pytest.mark.parametrize("before", [Logistic(), None])
 @pytest.mark.parametrize("twice", [False, True])
 def test_gradients_through_a_reshape_match_numerical_gradients(be64, rng, before, twice):
-    """A later activation may overwrite the outputs of a product, but not outputs that are read again."""
     V, U = rng.normal(size=(6, 3)), rng.normal(size=(2, 6))
     middle = [Reshape((2, -1)), Reshape(6)] if twice else [Reshape((6,))]
     layers = [Linear(6, Given(V)), *([Activation(before)] if before else []), *middle, Activation(Tanh())]
@@ -138,17 +128,6 @@ def test_gradients_through_a_reshape_match_numerical_gradients(be64, rng, before
         net.fprop(inputs)
         net.bprop(be64.array(error))
     np.testing.assert_allclose(net.layers[0].dW.get(), numerical_gradient(lambda: E(V), V, 1e-5), rtol=1e-6, atol=1e-9)
-
-
-def test_a_reshape_copies_nothing_inside_a_network(be):
-    net = allocate(
-        be, [Linear(4, Gaussian()), Reshape((2, 2)), Activation(Rectlin()), Linear(3, Gaussian())], 3, 2, first=True
-    )
-    net.fprop(be.ones((3, 2)))
-    net.bprop(be.ones((3, 4)))
-    first, reshape, activation, last = net.layers
-    assert first.outputs.allocation is reshape.outputs.allocation is activation.outputs.allocation
-    assert reshape.deltas.allocation is activation.deltas.allocation is last.deltas.allocation
 
 
 def test_channels_of_images_become_features_and_time_steps_in_a_network(be64, rng):
@@ -196,7 +175,7 @@ def test_data_is_transformed_into_a_new_tensor(be, rng, dtype):
         layer = allocate(be, DataTransform(transform), (1, 2, 3), 3, first=True)
         assert layer.out_shape == (1, 2, 3)
         x = be.array(values, dtype=dtype)
-        for inference in (False, True):
+        for inference in (True, False):
             y = layer.fprop(x, inference)
             assert y.dtype == np.float32
             np.testing.assert_allclose(y.get(), expected, rtol=1e-5, atol=1e-6)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.network_cases import INIT, Grower, all_errors, listed, numbers
-from helpers.networks import MultiplyByTwo, branching, close, data, network, ready
+from helpers.networks import branching, close, data, network, ready
 
 from neonlite import Backend, gen_backend
 from neonlite.layers import (
     Activation,
     BatchNorm,
-    Bias,
-    BranchNode,
     GeneralizedCost,
     LayerContainer,
     Linear,
@@ -29,95 +26,10 @@ from neonlite.layers import (
     Sequential,
     SkipNode,
 )
-from neonlite.layers.buffers import DeltaPlanner
 from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import SumSquared, Tanh
 
 NDArray = np.ndarray[Any, Any]
-
-
-# --- planning of deltas ----------------------------------------------------------------------------------------------
-def delta_buffers(net: Any) -> list[Any]:
-    """Return the buffers of the deltas of a network."""
-    return [t for (name, _), t in net._buffers.items() if name.startswith("deltas ")]
-
-
-def chain(n: int, *more: Callable[[], Any]) -> Sequential:
-    return Sequential([x for _ in range(n) for x in (Linear(4, INIT), *(make() for make in more))])
-
-
-def skipping(*ways: Any) -> Sequential:
-    return Sequential([Linear(4, INIT), MergeSum(ways), Linear(4, INIT)])
-
-
-def wide(n: int) -> Sequential:
-    ways = [Linear(4, INIT) for _ in range(n)]
-    return Sequential([Linear(4, INIT), MergeBroadcast(ways, "stack"), Linear(4, INIT)])
-
-
-LIVE: dict[
-    str, tuple[Callable[[], Any], int]
-] = {  # how many buffers, and at which step of the backward pass all are needed
-    "one layer": (lambda: chain(1), 0),
-    "two layers": (lambda: chain(2), 1),
-    "three layers": (lambda: chain(3), 2),  # an error and the deltas computed from it
-    "nine layers": (lambda: chain(9), 2),
-    "layers with biases and activations": (lambda: chain(5, lambda: Bias(INIT), lambda: Activation(Tanh())), 2),
-    "nested layers": (lambda: Sequential([chain(2), Sequential([chain(2)]), chain(1)]), 2),
-    "a skip": (lambda: skipping([Linear(4, INIT), Linear(4, INIT)], SkipNode()), 3),  # and the error that skips them
-    "a skip first": (lambda: skipping(SkipNode(), [Linear(4, INIT), Linear(4, INIT)]), 3),
-    "a skip of an activation": (lambda: skipping(SkipNode(), Activation(Tanh())), 2),
-    "three residual blocks": (
-        lambda: Sequential([Linear(4, INIT), *(MergeSum([[chain(3)], SkipNode()]) for _ in range(3)), Linear(4, INIT)]),
-        3,
-    ),
-    "two products": (lambda: skipping([Linear(4, INIT), Linear(4, INIT)], Linear(4, INIT)), 3),
-    "two ways side by side": (lambda: wide(2), 3),  # the error, and the deltas of each way
-    "four ways side by side": (lambda: wide(4), 5),
-    "two blocks of four ways": (lambda: Sequential([Linear(4, INIT), *wide(4).layers, *wide(4).layers]), 5),
-    "two sums of layers that write over errors": (
-        lambda: Sequential(
-            [
-                Linear(4, INIT),
-                *(MergeSum([[Linear(4, INIT), MultiplyByTwo()], Linear(4, INIT)]) for _ in range(2)),
-                Linear(4, INIT),
-            ]
-        ),
-        3,
-    ),
-    "a tree": (
-        lambda: branching([Linear(4, INIT), "one", chain(3)], ["one", Linear(4, INIT)]),
-        3,  # the deltas of the branch, an error, and the deltas computed from it
-    ),
-    "a tree of two heads": (
-        lambda: branching([Linear(4, INIT), "one", Linear(2, INIT)], ["one", Linear(3, INIT)]),
-        2,
-    ),
-}
-
-
-@pytest.mark.parametrize("which", LIVE)
-def test_deltas_use_as_few_buffers_as_are_live_at_one_time(be, which):
-    be.bsz = 2
-    make, count = LIVE[which]
-    assert len(delta_buffers(ready(make(), 4, deltas=False))) == count
-
-
-def test_a_buffer_of_deltas_is_as_large_as_the_largest_assigned_to_it(be):
-    be.bsz = 3
-    net = ready(Sequential([Linear(n, INIT) for n in (20, 30, 40, 10, 5)]), 7, deltas=False)
-    # taken by turns, from the last layer: deltas of 10, 40, 30, 20
-    assert sorted(t.size for t in delta_buffers(net)) == [3 * 30, 3 * 40]
-    net = ready(Sequential([Linear(n, INIT) for n in (20, 40, 1)]), (7, 2), deltas=False)
-    assert sorted(t.size for t in delta_buffers(net)) == [2 * 3 * 20, 2 * 3 * 40]
-
-
-def test_small_deltas_do_not_use_large_buffers(be):
-    be.bsz = 3
-    fork = [MergeSum([Linear(n, INIT), Linear(n, INIT)]) for n in (2, 3)]
-    net = ready(Sequential([Linear(40, INIT), fork[0], Linear(40, INIT), fork[1], Linear(5, INIT)]), 7, deltas=False)
-    # from the last: deltas of 3; 40 and 40; 2, over those of 3; 40 and 40
-    assert sorted(t.size for t in delta_buffers(net)) == [3 * 3, 3 * 40, 3 * 40]
 
 
 def containers_of(net: Any) -> Iterator[Any]:
@@ -127,85 +39,12 @@ def containers_of(net: Any) -> Iterator[Any]:
             yield from containers_of(layer)
 
 
-def poison(net: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have each buffer of deltas filled with NaN after the step that frees it; return a list that counts it."""
-    freed: dict[Any, list[Any]] = defaultdict(list)  # (owner of a step, index of a branch or None) -> buffers
-    memory: dict[int, Any] = {}
-    count = [0]
-    plan_result, allocate = DeltaPlanner.plan_result, DeltaPlanner.allocate
-
-    def watched_plan_result(self: DeltaPlanner, step: Any) -> None:
-        plan_result(self, step)
-        owner, i = step.owner if isinstance(step.owner, tuple) else (step.owner, None)
-        errors = [*step.errors, *([] if step.result is None else [step.result])]
-        freed[id(owner), i] += {id(e.buffer): e.buffer for e in errors if e.buffer.num_readers == 0}.values()
-
-    def watched_allocate(self: DeltaPlanner, make_buffer: Any) -> None:
-        buffers: list[Any] = []
-
-        def record(name: str, size: int) -> Any:
-            buffers.append(make_buffer(name, size))
-            return buffers[-1]
-
-        allocate(self, record)
-        memory.update((id(planned), buffer) for planned, buffer in zip(self.buffers, buffers, strict=True))
-
-    def watch(owner: Any, method: str) -> None:
-        run = getattr(owner, method)
-
-        def running(*args: Any, **options: Any) -> Any:
-            result = run(*args, **options)
-            for planned in freed[id(owner), args[0] if isinstance(args[0], int) else None]:
-                memory[id(planned)].fill(np.nan)
-                count[0] += 1
-            return result
-
-        setattr(owner, method, running)
-
-    monkeypatch.setattr(DeltaPlanner, "plan_result", watched_plan_result)
-    monkeypatch.setattr(DeltaPlanner, "allocate", watched_allocate)
-    for leaf in net.leaves():
-        watch(leaf, "bprop")
-        if isinstance(leaf, BranchNode):
-            watch(leaf.gradient_sum, "compute")
-    for container in containers_of(net):
-        if hasattr(container, "gradient_sum"):
-            watch(container.gradient_sum, "compute")
-        if isinstance(container, MergeBroadcast):
-            watch(container, "branch_error")
-    net.allocate_deltas()
-    return count
-
-
-@pytest.mark.parametrize("seed", range(300, 340))
-def test_released_buffers_are_not_read_again(monkeypatch, seed):
-    be = gen_backend("cpu", batch_size=2, datatype=np.float64)
-    rng = np.random.default_rng(seed)
-    net, shape = Grower(seed, alphas=seed % 2 == 1).network()
-    net = ready(Sequential([Linear(5, INIT), Linear(int(np.prod(shape)), INIT), Reshape(shape), net]), 3)
-    numbers(net, rng)
-    x, (error, _) = data(be, rng, 3), all_errors(be, net, rng)
-    net.fprop(x)
-    want = [net.bprop(error).get(), *(g.get() for g in net.gradients)]
-    count = poison(net, monkeypatch)
-    for _ in range(2):
-        count[0] = 0
-        net.fprop(x)
-        got = [net.bprop(error).get(), *(g.get() for g in net.gradients)]
-        assert count[0] > 0
-        for a, b in zip(got, want, strict=True):
-            assert a.tobytes() == b.tobytes()
-
-
 # --- another batch size, other time steps ----------------------------------------------------------------------------
 def roots(net: Any) -> dict[str, int]:
-    """Return the owner of the memory of each buffer of a network, by the name of the buffer."""
-    found = {}
-    for thing in [*containers_of(net), *net.leaves()]:
-        for name, value in vars(thing).items():
-            if name in ("outputs", "mask", "own_deltas", "spare") and hasattr(value, "root"):
-                found[f"{thing.name}.{name}"] = id(value.root)
-    return found | {f"deltas {i}": id(t.root) for i, t in enumerate(delta_buffers(net))}
+    """Return the owner of the memory of the outputs and deltas of each layer of a network."""
+    things = [*containers_of(net), *net.leaves()]
+    buffers = {f"{x.name}.{name}": vars(x)[name] for x in things for name in ("outputs", "deltas")}
+    return {name: id(t.root) for name, t in buffers.items() if t is not None}
 
 
 def run(be: Backend, net: Any, x: Any, seed: int) -> list[NDArray]:

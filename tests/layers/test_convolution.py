@@ -271,7 +271,6 @@ def test_the_first_layer_has_no_deltas_and_inference_gives_the_same_outputs(
         learning = layer.fprop(x).get()
         assert layer.bprop(error) is None
         close(layer.fprop(x, inference=True).get(), learning)
-        assert layer.needs_outputs is layer.in_place is False
 
 
 def test_a_bias_is_a_parameter_besides_the_weights(be: Backend, rng: np.random.Generator) -> None:

@@ -100,15 +100,6 @@ def test_values_and_gradients_are_those_of_torch(be64, rng, pad_idx):
     np.testing.assert_allclose(layer.dW.get(), W.grad, rtol=1e-10, atol=1e-12)
 
 
-def test_bprop_uses_the_token_ids_of_the_last_fprop(be):
-    layer = allocate(be, LookupTable(3, 1, Constant(1)), 1, 2)
-    ids = be.array([[0, 2]])
-    layer.fprop(ids)
-    ids[:] = 1  # the buffer already contains the next minibatch
-    layer.bprop(be.ones((1, 2)))
-    assert np.array_equal(layer.dW.get()[:, 0], [1, 0, 1])
-
-
 OPTIMIZERS = [
     GradientDescentMomentum(0.1, 0.9, wdecay=0.1),
     GradientDescentMomentum(0.1, 0.9, wdecay=0.1, nesterov=True),

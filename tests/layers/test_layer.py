@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.layer_cases import LAYERS, PARTS, InPlace, each_layer, mlp
-from helpers.networks import Gain, by_hand, check_numerical_gradients, close, data, made_ready, network, rows
+from helpers.layer_cases import LAYERS, PARTS, each_layer, mlp
+from helpers.networks import by_hand, check_numerical_gradients, close, data, made_ready, network, rows
 from helpers.parametrize import thinned
 from helpers.reference import numerical_gradient
 
@@ -188,24 +188,6 @@ def test_the_backward_pass_of_any_chain_of_layers_is_correct(rng, seed):
     chance = np.random.default_rng(seed)
     net = network([PARTS[part]() for part in chance.choice(list(PARTS), size=6)], 4, deltas=True)
     check_numerical_gradients(net, rng, 4)
-
-
-@pytest.mark.parametrize("parameter", [True, False])
-def test_a_layer_whose_derivative_reads_its_inputs_cannot_be_in_place(be, rng, parameter):
-    class SpoiledGain(Gain):
-        in_place = True
-
-    be.bsz = 3
-    layer = SpoiledGain(Gaussian(), name="mine") if parameter else InPlace(lambda x: x * x, name="mine")
-    net = network([Linear(4, Gaussian()), layer], 4)
-    with pytest.raises(
-        ValueError, match="mine: expected a derivative that does not read the inputs, because in_place overwrites"
-    ):
-        net.fprop(data(be, rng, 4))
-    fine = InPlace(lambda x: be.exp(x / 8))
-    net = network([Linear(4, Gaussian()), fine], 4)
-    net.fprop(data(be, rng, 4))
-    assert fine.outputs is net.layers[0].outputs
 
 
 @each_layer

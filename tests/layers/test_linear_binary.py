@@ -20,12 +20,9 @@ from neonlite.layers import (
     BinaryAffine,
     BinaryLinear,
     DataTransform,
-    Dropout,
     GeneralizedCost,
-    Reshape,
     Sequential,
     ShiftBatchNorm,
-    SkipNode,
 )
 from neonlite.optimizers import ShiftAdaMax
 from neonlite.transforms import CrossEntropyMulti, Rectlin, Sign, Softmax, SumSquared
@@ -162,39 +159,6 @@ def test_gradients_of_signs_add_up_when_asked(be, rng):
         layer.set_acc_on(acc_on)
         layer.bprop(be.array(e))
         assert np.array_equal(layer.dW.get(), times * (e @ x.T))
-
-
-BEFORE: dict[str, tuple[list[Any], bool]] = {
-    "nothing": ([], False),
-    "Sign": ([Activation(Sign())], True),
-    "Sign, reshaped": ([Activation(Sign()), Reshape((4, 1)), SkipNode()], True),
-    "Sign, in a network": ([Sequential([Activation(Sign())])], True),
-    "data by signs": ([DataTransform(Sign())], True),
-    "Rectlin": ([Activation(Rectlin())], False),
-    "Sign, then Dropout": ([Activation(Sign()), Dropout()], False),
-    "reshaped": ([Reshape((4, 1))], False),
-}
-
-
-@pytest.mark.parametrize("which", BEFORE)
-def test_inputs_of_signs_are_multiplied_by_counting(cpu, rng, monkeypatch, which):
-    cpu.bsz = 3
-    before, counts = BEFORE[which]
-    layer = BinaryLinear(2, weights(rng, 2, 4))
-    net = ready(Sequential([*before, layer]), 4, deltas=which != "data by signs")
-    counted = []
-    product = cpu.xnor_compound_dot
-
-    def count(A: Any, B: Any, *args: Any, **kwargs: Any) -> Any:
-        counted.append((A, B))
-        return product(A, B, *args, **kwargs)
-
-    monkeypatch.setattr(type(cpu), "xnor_compound_dot", lambda self, *args, **kwargs: count(*args, **kwargs))
-    net.fprop(cpu.array(rng.normal(size=(4, 3))))
-    assert len(counted) == counts
-    for A, B in counted:
-        assert {*np.unique(A.get()), *np.unique(B.get())} <= {-1, 1}
-    close(net.outputs, signed(layer.W.get(), layer.inputs.get().reshape(4, 3)), 1e-6)
 
 
 def test_a_binary_affine_is_a_list_of_its_layers():

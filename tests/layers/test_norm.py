@@ -179,17 +179,6 @@ def test_layer_norm_normalizes_each_column_alike_in_training_and_inference(be, r
         np.testing.assert_allclose(y.get(), layer_norm(x, gamma, beta, 1e-3), rtol=1e-4, atol=1e-5)
 
 
-def test_x_and_y_are_the_inputs_and_outputs_themselves_by_feature_maps(be):
-    layer = allocate(be, BatchNorm(), (3, 2, 5), 4)
-    x = be.ones((30, 4))
-    y = layer.fprop(x)
-    assert layer.x.shape == layer.y.shape == (3, 40)
-    layer.x[1] = 7
-    layer.y[2] = 9
-    assert np.array_equal(x.get()[:, 0], [1] * 10 + [7] * 10 + [1] * 10)
-    assert np.array_equal(y.get()[20:], np.full((10, 4), 9))
-
-
 def test_the_defaults_are_those_of_neon(be):
     for layer, rho, eps in (
         (BatchNorm(), 0.9, 1e-3), (BatchNormAutodiff(), 0.99, 1e-6), (ShiftBatchNorm(), 0.99, 1e-6)
@@ -530,17 +519,6 @@ def test_bprop_after_inference_is_rejected(be, cls):
     layer.fprop(x, inference=True)
     with pytest.raises(RuntimeError, match="n: bprop: expected a training fprop before it"):
         layer.bprop(x)
-
-
-def test_an_activation_overwrites_the_outputs_of_a_norm(be):
-    be.bsz = 3
-    for cls in (BatchNorm, BatchNormAutodiff, LayerNorm):
-        net = Sequential([Linear(4, Gaussian()), cls(), Activation(Rectlin()), Linear(2, Gaussian())])
-        net.configure(4)
-        net.allocate()
-        net.fprop(be.ones((4, 3)))
-        assert net.layers[2].outputs is net.layers[1].outputs
-        assert net.layers[1].outputs.allocation is not net.layers[0].outputs.allocation
 
 
 # --- parameters ------------------------------------------------------------------------------------------------------

@@ -77,9 +77,7 @@ def test_a_pooling_of_many_elements_counts_them_all(be64: Backend) -> None:
     x = np.arange(2.0 * 17 * 19)[:, None]
     layer.fprop(be64.array(x))
     deltas = layer.bprop(be64.array([[1.0], [2.0]])).get()
-    assert layer.argmax.info.dtype == "int32"
     assert list(np.flatnonzero(deltas)) == [17 * 19 - 1, 2 * 17 * 19 - 1]
-    assert allocate(be64, Pooling(16), (1, 16, 16), 1).argmax.info.dtype == "uint8"
 
 
 def test_the_first_of_equal_maxima_receives_the_error(be64: Backend) -> None:

@@ -7,17 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.allocations import buffers
 from helpers.networks import close, ready
 from helpers.reference import numerical_gradient
 
-from neonlite import Autodiff, Backend, gen_backend, jit
-from neonlite.initializers import Constant, Gaussian, Uniform
+from neonlite import Autodiff, Backend, jit
+from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import (
     Affine,
-    BinaryAffine,
     Conv,
-    DataTransform,
     GeneralizedCost,
     Linear,
     Pooling,
@@ -25,7 +22,7 @@ from neonlite.layers import (
     Sequential,
 )
 from neonlite.optimizers import GradientDescentMomentum
-from neonlite.transforms import ColorNoise, CrossEntropyMulti, Rectlin, Sign, Softmax
+from neonlite.transforms import CrossEntropyMulti, Rectlin, Softmax
 
 Array = np.ndarray[Any, Any]
 
@@ -224,7 +221,7 @@ def test_more_or_fewer_images_and_regions_are_pooled_in_the_same_memory(be, rng)
     be.bsz = 4
     head = ready(Sequential([RoiPooling((2, 3), spatial_scale=1), Linear(3, Gaussian())]), ((2, 5, 6), (5, 3)))
     layer, W = head.layers[0], head.layers[1].W.get()
-    memory = [layer.outputs, layer.argmax]
+    memory = layer.outputs
     for N, R in ((4, 3), (1, 3), (1, 2), (3, 2), (3, 4)):
         head.set_batch_size(N)
         if layer.regions_shape[1] != R:
@@ -233,9 +230,8 @@ def test_more_or_fewer_images_and_regions_are_pooled_in_the_same_memory(be, rng)
         close(head.fprop((flat(be, maps), be.array(rois))), W @ pooled(maps, rois, (2, 3), 1), 1e-4)
         e = rng.normal(size=(3, R * N))
         close(head.bprop(be.array(e)), spread(maps, rois, (2, 3), 1, W.T @ e), 1e-4)
-        for t, old in zip((layer.outputs, layer.argmax), memory, strict=True):
-            old.fill(7)
-            assert (t.get() == 7).all()
+        memory.fill(7)
+        assert (layer.outputs.get() == 7).all()
 
 
 def detector(be: Backend) -> tuple[Any, Any, Any]:
@@ -347,7 +343,7 @@ def test_what_does_not_fit_regions_is_rejected_by_name(be):
         layer.fprop((maps, np.zeros((5, 6))))
     for image in (-1, 2):
         with pytest.raises(
-            IndexError, match=r"roi: be\.roipooling_fprop: expected image indices from 0 to 1 in rois, got"
+            IndexError, match=r"image -?\d is out of range for size 2: expected 0 to 1 \(while evaluating roi\.outputs"
         ):
             layer.fprop((maps, be.array(np.full((5, 6), image))))
     with pytest.raises(ValueError, match=r"roi: be\.roipooling_fprop: expected finite rois"):
@@ -375,25 +371,3 @@ def test_bprop_of_regions_requires_a_training_fprop(be):
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("runtime", ["cpu", "mkl"])
-def test_special_layers_allocate_nothing_after_the_first_steps(rng, runtime):
-    if runtime == "mkl":
-        pytest.importorskip("mkl")
-    be = gen_backend(runtime, rng_seed=1, batch_size=64)
-    binary = BinaryAffine(50, Uniform(-1, 1), batch_norm=True, activation=Sign())
-    light = ColorNoise(brightness=0.5, contrast=0.5, noise_level=0)
-    net = ready(Sequential([DataTransform(light), binary, BinaryAffine(10, Uniform(-1, 1))]), (3, 8, 8), deltas=False)
-    x, e = be.array(rng.normal(size=(192, 64))), be.ones((10, 64))
-    layer = ready(RoiPooling((7, 7), spatial_scale=1), ((8, 9, 9), (5, 1)))
-    maps, rois = scene(rng, 8, 9, 9, 64, 64, 1)
-    inputs, error = (flat(be, maps), be.array(rois)), be.ones((392, 64))
-
-    def step() -> None:
-        net.fprop(x)
-        net.bprop(e)
-        layer.fprop(inputs)
-        layer.bprop(error)
-
-    for _ in range(3):
-        step()
-    assert buffers(step) == []

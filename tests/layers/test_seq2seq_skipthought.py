@@ -286,12 +286,6 @@ def test_a_step_allocates_nothing():
     assert buffers(step) == []
 
 
-def test_deltas_of_all_three_share_one_buffer(cpu):
-    net = allocate(cpu, thought("GRU"))
-    actual = [layer.deltas for layer in layers_of(net, RecurrentBase)]
-    assert len({id(t.root) for t in actual}) == 1
-
-
 # --- training on sentences ------------------------------------------------------------------------------------------
 
 LENGTH, PAD = 4, "<pad>"

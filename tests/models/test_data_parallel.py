@@ -83,8 +83,10 @@ def plain(kind: str, rule: str, epochs: int = 0, **options: Any) -> dict[str, An
 class GivenDropout(Dropout):
     """Dropout with a mask that is set before."""
 
+    given: Any = None
+
     def training_formula(self, x):
-        return self.formula(x)
+        return x * self.given
 
 
 def simulated(
@@ -104,7 +106,10 @@ def simulated(
         with be.batch_size(size):
             copies.append(Model(layers))
             copies[-1].initialize(dataset, cost)
-            copies[-1].layers.allocate_buffers()  # the masks
+            copies[-1].layers.allocate_buffers()
+            for layer in copies[-1].layers:
+                if isinstance(layer, GivenDropout):
+                    layer.given = be.zeros(layer.outputs.shape)
     programs = [GradientProgram(model) for model in copies]
     first, update = copies[0], optimizer(rule)
     stops = list(itertools.accumulate(sizes))
@@ -118,7 +123,7 @@ def simulated(
                 columns = slice(stop - size, stop)
                 with be.batch_size(size):
                     for layer, mask in masks.items():
-                        model.layers.layers[layer].mask[:] = be.array(mask[:, columns])
+                        model.layers.layers[layer].given[:] = be.array(mask[:, columns])
                     xs, ts = (be.array(a[:, :, columns].reshape(len(a), -1)) for a in whole)
                     assert program(xs, ts, None) is not None
                 own = [dw.get() for (_, dw), _ in get_param_list(model.layers_to_optimize)]
@@ -137,7 +142,7 @@ def draw_masks(be: Backend, model: Model) -> dict[int, Any]:
     masks = {}
     for i, layer in enumerate(model.layers.layers):
         if isinstance(layer, Dropout):
-            mask = be.empty((layer.mask.shape[0], TOTAL))
+            mask = be.empty((layer.given.shape[0], TOTAL))
             be.make_binary_mask(mask, layer.keep)
             masks[i] = mask.get()
     return masks
