@@ -86,7 +86,7 @@ class NHWCImages(NamedTuple):
     @property
     def array(self) -> NativeArray:
         """The view (C, D, H, W, N)."""
-        return self.nhwc.transpose(4, 1, 2, 3, 0)
+        return self.nhwc.transpose((4, 1, 2, 3, 0))
 
     @property
     def flat(self) -> NativeArray:
