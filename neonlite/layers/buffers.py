@@ -93,6 +93,11 @@ def with_layout(buffer: Tensor, layout: str) -> Tensor:
     return buffer.reshape(*reversed(buffer.shape)).T if layout == "columns" else buffer
 
 
+def flat(x: Operand) -> Operand:
+    """Return images (C, D, H, W, N) as columns (C D H W, N)."""
+    return x if x.ndim == 2 else x.backend.reshape(x, (-1, x.shape[-1]))
+
+
 # --- reuse of memory ---
 
 MAX_CACHED_VIEWS = 64  # of a layer

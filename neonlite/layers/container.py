@@ -396,6 +396,11 @@ class Sequential(LayerContainer):
         self.deltas = deltas if self.num_frozen < len(self.layers) else None
         return self.deltas
 
+    @property
+    def error_factors(self) -> list[float]:
+        """The factors of the errors of the outputs: those of the last layer."""
+        return self.layers[-1].error_factors
+
     def get_terminal(self) -> Terminal:
         """Return the last layer."""
         return self.layers[-1].get_terminal()

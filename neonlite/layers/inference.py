@@ -1,19 +1,24 @@
-"""Inference: the outputs of a network for minibatches, by a compiled program, or by ``fprop`` of a copy.
+"""Networks as expressions: inference by a compiled program, or by ``fprop`` of a copy; gradients of a training step.
 
-The training state of the network, its buffers and ``be.bsz`` are not changed.
+Inference does not change the training state of the network, its buffers and ``be.bsz``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import reduce
+from operator import add
 from types import MethodType
 from typing import Any
 
+from neonlite.autodiff import Autodiff
 from neonlite.backend.objects import has_builtin_method, same_objects
-from neonlite.layers.buffers import LayerOutputs, Tensors
+from neonlite.layers.buffers import LayerOutputs, Tensors, flat
 from neonlite.layers.weights import WeightOwner
+from neonlite.optree import Operand, OpTreeNode
 from neonlite.programs import Jit, jit
+from neonlite.tree_structure import activation_inputs
 from neonlite.typing import Untracked
 
 
@@ -124,3 +129,64 @@ def shallow_copy(network: Any) -> Iterator[Any]:
     finally:
         for layer in copies.values():
             vars(layer).clear()  # layers refer to each other; this frees their memory immediately
+
+
+# --- gradients ---
+
+
+def differentiated_outputs(
+    network: Any, cost: Any, outputs: Any, targets: Any, scale_errors: Callable[[Operand], Operand] | None = None
+) -> tuple[list[Operand | None], list[tuple[Operand, Operand]]]:
+    """Return the mean of each cost, None without a target; and the op-trees to differentiate, with their errors.
+
+    These are the outputs, or the inputs of their activations if the cost differentiates both together.
+
+    Parameters
+    ----------
+    network : Layer
+        The network, which is an expression.
+    cost : GeneralizedCost or Multicost
+        Its cost.
+    outputs, targets : op-tree, tensor, or list of them
+        The outputs in training, and the targets.
+    scale_errors : callable, optional
+        Multiplies an error, as ``LossScaling`` does.
+    """
+    means: list[Operand | None] = []
+    roots: list[tuple[Operand, Operand]] = []
+    pairs = cost.pair_outputs(outputs, targets)
+    for (part, weight, y, target), alpha in zip(pairs, network.error_factors, strict=False):
+        if target is None:
+            means.append(None)
+            continue
+        means.append(network.be.mean(part.build_costs(y, target), axis=1))
+        shortcut = part.takes_shortcut(target)
+        error = part.build_errors(y, target, shortcut)
+        error = error if weight * alpha == 1 else weight * alpha * error
+        error = error if scale_errors is None else scale_errors(error)
+        roots.append((flat(activation_inputs(part.last_layer)) if shortcut else y, error))
+    return means, roots
+
+
+def assign_gradients(network: Any, roots: Sequence[tuple[Operand, Operand]]) -> None:
+    """Assign the gradients of the parameters that are trained, given the errors of op-trees.
+
+    Parameters
+    ----------
+    network : Layer
+        The network.
+    roots : sequence of (op-tree, error)
+        Op-trees of its outputs, and the gradients of the cost with respect to them.
+    """
+    be = network.be
+    layers = [layer for layer in network.leaves() if layer.trains_parameters]
+    targets = [(w, dw, layer) for layer in layers for w, dw in zip(layer.parameters, layer.gradients, strict=True)]
+    if not targets:
+        return
+    tree, error = (
+        roots[0] if len(roots) == 1 else (reduce(add, [be.sum(y * be.stop_gradient(e)) for y, e in roots]), None)
+    )
+    tree = tree if isinstance(tree, OpTreeNode) else tree * 1
+    gradients = Autodiff(tree, be, error, allow_unused=True).gradient_operands([w for w, *_ in targets])
+    values = [g + dw if layer.acc_on else g for g, (_, dw, layer) in zip(gradients, targets, strict=True)]
+    be.assign([dw for _, dw, _ in targets], values)

@@ -24,6 +24,7 @@ from neonlite.layers.buffers import (
     Tensors,
     Trees,
     copy_tensors,
+    flat,
     iobuf_shape,
     num_elements,
     num_steps,
@@ -776,6 +777,11 @@ class Layer(WeightOwner):
         return self._trainable and self.has_params
 
     @property
+    def error_factors(self) -> list[float]:
+        """The factors of the errors of the outputs: the ``alphas`` of a Tree that is the last layer."""
+        return [1.0]
+
+    @property
     def layers_to_optimize(self) -> list[Layer]:
         """The layers with parameters that are trained."""
         return [layer for layer in self.leaves() if layer.trains_parameters]
@@ -828,11 +834,6 @@ class Layer(WeightOwner):
             Depth of indentation.
         """
         return f"{'  ' * level}{self}"
-
-
-def flat(x: Operand) -> Operand:
-    """Return images (C, D, H, W, N) as columns (C D H W, N)."""
-    return x if x.ndim == 2 else x.backend.reshape(x, (-1, x.shape[-1]))
 
 
 def as_tensor(x: Any) -> Tensor:

@@ -15,6 +15,7 @@ from neonlite.layers.buffers import (
     Operands,
     Tensors,
     Trees,
+    flat,
     num_elements,
     num_features,
     num_steps,
@@ -28,7 +29,7 @@ from neonlite.layers.container import (
     flatten_layers,
     layer_list,
 )
-from neonlite.layers.layer import Layer, LayerInput, Terminal, flat
+from neonlite.layers.layer import Layer, LayerInput, Terminal
 from neonlite.optree import Operand
 from neonlite.typing import LayerShape, LayerShapes
 
@@ -425,6 +426,11 @@ class Tree(LayerContainer):
             branches.append(Sequential(branch))
         super().__init__(branches, name)
         self.alphas = check_numbers(f"{self.name}: alphas", alphas, len(branches), "of trunk and branches")
+
+    @property
+    def error_factors(self) -> list[float]:
+        """The factors of the errors of the outputs, ``alphas``."""
+        return list(self.alphas)
 
     @property
     def branches(self) -> list[Sequential]:

@@ -9,19 +9,16 @@ last ``fprop`` and ``bprop``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import add
 from typing import Any
 
-from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
 from neonlite.backend.batch_size import Shard
 from neonlite.backend.objects import has_builtin_method
 from neonlite.layers import GeneralizedCost, Multicost
-from neonlite.layers.layer import flat
-from neonlite.optree import Operand, OpTreeNode
+from neonlite.layers.inference import assign_gradients, differentiated_outputs
+from neonlite.optree import Operand
 from neonlite.programs import Jit, jit
-from neonlite.tree_structure import activation_inputs, use_in_trace
+from neonlite.tree_structure import use_in_trace
 
 MODEL_METHODS = frozenset(("fprop", "bprop", "compute_gradients", "compute_cost", "scale_errors"))
 MAX_CHANGES = 16  # compilations in a row, as for an attribute that changes in each step; then the layers run
@@ -117,29 +114,13 @@ def network_gradients(model: Any, x: Any, t: Any, shard: Shard | None = None) ->
     """
     if not is_expression(model):
         raise NotAnExpressionError
-    be, network, cost, scaling = model.be, model.layers, model.cost, model.loss_scaling
+    network, cost, scaling = model.layers, model.cost, model.loss_scaling
     use_in_trace(cost)
     outputs = network(x, training=True)
-    means: list[Operand | None] = []
-    roots: list[tuple[Operand, Operand]] = []  # outputs, or the inputs of their activations, and their errors
-    for part, weight, y, target in cost.pair_outputs(outputs, t):
-        if target is None:
-            means.append(None)
-            continue
-        means.append(be.mean(part.build_costs(y, target), axis=1))
-        shortcut = part.takes_shortcut(target)
-        error = part.build_errors(y, target, shortcut)
-        error = error if weight == 1 else weight * error
-        error = error if scaling is None else scaling.scale_errors(error)
-        roots.append((flat(activation_inputs(part.last_layer)) if shortcut else y, error))
+    means, roots = differentiated_outputs(network, cost, outputs, t, None if scaling is None else scaling.scale_errors)
     if not roots:
         raise ValueError(f"{cost.name}: expected targets for at least one output, got None for all.")
-    layers = [layer for layer in network.leaves() if layer.trains_parameters]
-    targets = [(w, dw, layer) for layer in layers for w, dw in zip(layer.parameters, layer.gradients, strict=True)]
-    if targets:
-        gradients = differentiate_outputs(be, roots, [w for w, *_ in targets])
-        values = [g + dw if layer.acc_on else g for g, (_, dw, layer) in zip(gradients, targets, strict=True)]
-        be.assign([dw for _, dw, _ in targets], values)
+    assign_gradients(network, roots)
     return means
 
 
@@ -153,14 +134,3 @@ def record_costs(cost: GeneralizedCost | Multicost, means: Sequence[Tensor | Non
         pairs = zip(cost.weights, cost.costs, means, strict=False)
         cost.cost = sum(weight * part.cost for weight, part, mean in pairs if mean is not None)
     return float(cost.cost.item())
-
-
-def differentiate_outputs(
-    be: Any, roots: Sequence[tuple[Operand, Operand]], parameters: Sequence[Tensor]
-) -> list[Operand]:
-    """Return the gradients of parameters, given the errors of op-trees."""
-    tree, error = (
-        roots[0] if len(roots) == 1 else (reduce(add, [be.sum(y * be.stop_gradient(e)) for y, e in roots]), None)
-    )
-    tree = tree if isinstance(tree, OpTreeNode) else tree * 1
-    return Autodiff(tree, be, error, allow_unused=True).gradient_operands(parameters)
