@@ -1,7 +1,8 @@
 """Layer.summary: shapes, parameters, FLOPs and memory of training, counted in a dry run without computing.
 
-Two training steps are executed on a dry run of the backend, whose tensors have shapes and no values. The reported
-memory equals that of a real run, to the byte.
+Two training steps are executed on a dry run of the backend, whose tensors have shapes and no values: by the program
+that ``fit`` runs, or by ``fprop`` and ``bprop`` if the network has no program. The figures of single layers are those
+of their ``fprop`` and ``bprop``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from neonlite import messages
 from neonlite.backend import Backend
 from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
 from neonlite.backend.measure import MemoryUsage, format_bytes
+from neonlite.backend.objects import is_builtin
 from neonlite.backend.validation import with_attributes
 from neonlite.files import printable
 from neonlite.layers.buffers import BufferOwner, iobuf_shape
+from neonlite.layers.inference import assign_gradients, differentiated_outputs
+from neonlite.programs import jit
 from neonlite.typing import LayerShape
 
 DRY_RUN_STEPS = 2  # the first one allocates buffers that later steps reuse
@@ -32,7 +36,7 @@ class LayerSummary:
     class_name: str
     out_shape: Any
     parameters: int = 0
-    buffers: int = 0  # bytes of outputs, masks and so on; 0 if it works in place
+    buffers: int = 0  # bytes of the buffers of ``fprop``, such as outputs
     flops: int = 0
 
     def format_cells(self) -> tuple[str, ...]:
@@ -151,42 +155,78 @@ def summarize(network: Any, in_obj: Any, cost: Any, optimizer: Any) -> Summary:
         with_attributes(f"{network.name}.summary: cost", cost, "get_cost", kind, way_out)
     if optimizer is not None:
         with_attributes(f"{network.name}.summary: optimizer", optimizer, "optimize", "an optimizer, such as Adam(),")
-    dry_run = be.dry_run()
-    net, cost, optimizer = copy.deepcopy((network, cost, optimizer), {id(be): dry_run})
-    layers = list(walk_layers(net))
-    for _, layer in layers:
-        layer.be = dry_run
-    if in_obj is not None:
-        net.configure(in_obj)
-    data: list[Any] = [net.make_zero_inputs()]
-    if cost is not None:
-        cost.initialize(net)
-        data.append(cost.make_zero_targets())
-    else:
-        data.append(make_zero_buffers(dry_run, net.out_shape))
-    net.allocate()
-    net.allocate_deltas()
-    scale_errors = getattr(optimizer, "scale_errors", lambda errors: errors)
-    rows = [summarize_layer(depth, layer) for depth, layer in layers]
-    for step in range(DRY_RUN_STEPS):
+    rows = summarize_layers(*copy_to_dry_run(network, in_obj, cost, None)[:4])
+    dry_run, net, data, cost, optimizer = copy_to_dry_run(network, in_obj, cost, optimizer)
+    scale_errors = getattr(optimizer, "scale_errors", None)
+    compute_gradients = make_step(net, cost, scale_errors)
+    for _ in range(DRY_RUN_STEPS):
         before = dry_run.flops
-        if step == DRY_RUN_STEPS - 1:
-            for row, (_, layer) in zip(rows, layers, strict=True):
-                count_flops(dry_run, row, layer)
-        errors = data[1]
-        y: Any = net.fprop(data[0])  # a list for several outputs
-        if cost is not None:
-            cost.get_cost(y, data[1])
-            errors = cost.get_errors(y, data[1])
-        net.bprop(scale_errors(errors))
+        compute_gradients(*data)
         if optimizer is not None:
             optimizer.optimize(net.layers_to_optimize, epoch=0)
     memory = dry_run.memory()
     parameters = sum(p.size for p in net.parameters)
     frozen = parameters - sum(p.size for layer in net.layers_to_optimize for p in layer.parameters)
-    purposes = sum_bytes_by_purpose(net, layers, cost, data, memory)
+    purposes = sum_bytes_by_purpose(net, list(walk_layers(net)), cost, data, memory)
     includes = tuple(x for x, part in (("cost", cost), ("update", optimizer)) if part is not None)
     return Summary(rows, be.bsz, parameters, (dry_run.flops or 0) - (before or 0), purposes, memory, includes, frozen)
+
+
+def copy_to_dry_run(network: Any, in_obj: Any, cost: Any, optimizer: Any) -> tuple[Any, Any, list[Any], Any, Any]:
+    """Return a dry run, and copies on it: the network, inputs and targets (or errors) of zeros, cost and optimizer."""
+    be = network.be
+    dry_run = be.dry_run()
+    net, cost, optimizer = copy.deepcopy((network, cost, optimizer), {id(be): dry_run})
+    for _, layer in walk_layers(net):
+        layer.be = dry_run
+    if in_obj is not None:
+        net.configure(in_obj)
+    inputs = net.make_zero_inputs()
+    if cost is None:
+        return dry_run, net, [inputs, make_zero_buffers(dry_run, net.out_shape)], None, optimizer
+    cost.initialize(net)
+    return dry_run, net, [inputs, cost.make_zero_targets()], cost, optimizer
+
+
+def make_step(net: Any, cost: Any, scale_errors: Any) -> Callable[[Any, Any], object]:
+    """Return the function of inputs and targets (or errors) that computes the gradients as ``fit`` does."""
+    if net.is_expression and all(is_builtin(type(x)) for x in (cost, *getattr(cost, "costs", ())) if x is not None):
+
+        def compute_gradients(x: Any, t: Any) -> list[Any]:
+            outputs = net(x, training=True)
+            if cost is None:
+                results = outputs if isinstance(t, list) else [outputs]
+                roots = list(zip(results, t if isinstance(t, list) else [t], strict=True))
+            else:
+                results, roots = differentiated_outputs(net, cost, outputs, t, scale_errors)
+            assign_gradients(net, roots)
+            return list(results)
+
+        net.allocate_parameters()
+        return jit(compute_gradients)
+
+    def run_layers(x: Any, t: Any) -> None:
+        y: Any = net.fprop(x)  # a list for several outputs
+        errors = t
+        if cost is not None:
+            cost.get_cost(y, t)
+            errors = cost.get_errors(y, t)
+        net.bprop(errors if scale_errors is None else scale_errors(errors))
+
+    net.allocate_buffers()
+    return run_layers
+
+
+def summarize_layers(dry_run: Any, net: Any, data: list[Any], cost: Any) -> list[LayerSummary]:
+    """Return the rows of all layers, whose FLOPs are those of ``fprop`` and ``bprop``."""
+    layers = list(walk_layers(net))
+    net.allocate_buffers()
+    rows = [summarize_layer(depth, layer) for depth, layer in layers]
+    for row, (_, layer) in zip(rows, layers, strict=True):
+        count_flops(dry_run, row, layer)
+    y = net.fprop(data[0])
+    net.bprop(data[1] if cost is None else cost.get_errors(y, data[1]))
+    return rows
 
 
 def walk_layers(layer: BufferOwner, depth: int = 0) -> Iterator[tuple[int, Any]]:

@@ -479,6 +479,8 @@ class MetaExecutor:
         flops, draws = plan.flops, [step for step in plan.steps if step.kind == "random"]
         xp: Any = self.runtime.xp
         direct = {v: i for i, v in enumerate(plan.outputs) if plan.is_direct[i]}
+        others = {x for v, call in plan.primitives.items() for x in call.outputs if x != v}  # of another step's call
+        calls = [call for v, call in plan.primitives.items() if v not in others]
 
         def run(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
             if nbytes := plan.required_arena_bytes():
@@ -486,7 +488,7 @@ class MetaExecutor:
             for step in draws:
                 step.op.run(self.runtime.xp, *(leaves[x] for x in step.inputs), **step.attrs)  # type: ignore[index]
             with self.runtime.count.override(flops):
-                for call in plan.primitives.values():
+                for call in calls:
                     values = [
                         leaves[x]
                         if x < len(plan.leaves)
