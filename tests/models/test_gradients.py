@@ -66,7 +66,10 @@ NETWORKS: dict[str, tuple[Callable[[], list[Any]], Any]] = {
         lambda: classify(Conv((3, 3, 4), activation="relu", batch_norm=True), Pooling(2), Dropout(0.7)),
         CrossEntropyMulti,
     ),
-    "branches": (lambda: classify(MergeBroadcast([[Affine(3)], [Affine(2)]], merge="stack")), CrossEntropyMulti),
+    "branches": (
+        lambda: classify(MergeBroadcast([[Affine(3)], [Affine(2)]], merge="stack", alphas=[0.5, -2])),
+        CrossEntropyMulti,
+    ),
     "simple recurrence": (lambda: classify(Reshape((12, 6)), Recurrent(5), RecurrentMean()), CrossEntropyMulti),
     "lstm": (
         lambda: classify(Reshape((12, 6)), LSTM(5), LSTM(4, reset_cells=True), RecurrentMean()),
@@ -169,7 +172,7 @@ def test_several_costs_are_a_weighted_sum(scale: float) -> None:
     def layers() -> list[Any]:
         node = BranchNode("node")
         trunk = [Affine(5, activation="relu"), node, Affine(3, activation="softmax")]
-        return [Tree([trunk, [node, Affine(3)]])]
+        return [Tree([trunk, [node, Affine(3)]], alphas=[0.5, -2])]
 
     def cost() -> Any:
         return Multicost([GeneralizedCost(CrossEntropyMulti()), GeneralizedCost(MeanSquared())], [1, 0.25])
