@@ -95,11 +95,6 @@ def tensor_shape(shape: LayerShape, batch_size: int) -> tuple[int, int]:
     return num_features(shape), num_steps(shape) * batch_size
 
 
-def with_layout(buffer: Tensor, layout: str) -> Tensor:
-    """Return a tensor of the same shape and memory as a buffer in the layout "CHWN", in "CHWN" or "columns"."""
-    return buffer.reshape(*reversed(buffer.shape)).T if layout == "columns" else buffer
-
-
 # --- reuse of memory ---
 
 MAX_CACHED_VIEWS = 64  # of a layer
@@ -365,7 +360,6 @@ class DeltaOwner(BufferOwner):
         """
         if self.owns_delta and self.needs_deltas and self.can_compute_deltas:
             self.deltas = self.buffer("deltas", self.in_shape, shared=global_deltas)
-            self.deltas = with_layout(self.deltas, getattr(self.prev_layer, "layout", "CHWN"))
 
     def set_deltas(self, delta_buffers: Sequence[Tensor]) -> None:
         """Use the first of a list of buffers for the deltas, and reverse the list, so that two buffers alternate.

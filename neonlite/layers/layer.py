@@ -115,8 +115,6 @@ class Layer(WeightOwner, DeltaOwner):
     has_formula = True  # whether ``formula`` reads its argument and parameters only, and no buffers of ``fprop``
     has_backward_plan = False  # whether a container has planned the buffers of bprop
     gradient_reducer: Any = None  # of a container: sums gradients over several processes, during ``Model.fit``
-    input_layouts: tuple[str, ...] = ("CHWN",)  # "CHWN" or "columns" of inputs and deltas; primitives choose NHWC
-    layout = "CHWN"  # or "columns", of outputs and their errors; ``allocate`` selects one that the next layer reads
     needs_outputs = True  # whether bprop reads the outputs; else the next layer may overwrite them
     result_attributes = ("tree",)  # attributes that hold results and do not affect the computation
     unread_attributes: tuple[str, ...] = (  # attributes that no formula reads: of fprop and bprop

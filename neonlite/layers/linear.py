@@ -52,7 +52,6 @@ class Linear(ParameterLayer):
     ((10, 784), 10)
     """
 
-    input_layouts = ("CHWN", "columns")
     needs_outputs = False
 
     def __init__(

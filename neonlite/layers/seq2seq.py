@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
@@ -28,7 +27,7 @@ from neonlite.layers.embedding import LookupTable
 from neonlite.layers.layer import Layer, LayerInput, Terminal
 from neonlite.layers.linear import Affine
 from neonlite.layers.parameter import InitLike
-from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase
+from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase, passing_states
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.transforms import Softmax, Transform
@@ -152,23 +151,23 @@ class StatePassing(LayerContainer):
         for decoder_layer, encoder_layer in self.state_pairs:
             decoder_layer.init_state = encoder_layer.final_states[: len(decoder_layer.state_names)]
 
-    @contextmanager
-    def passing_states(self) -> Iterator[Callable[[], None]]:
-        """While op-trees are built, let recurrent layers return states; yield a function that passes the encoder's."""
-        states: dict[Layer, list[Operand]] = {}
+    def encode_tree(self, x: Operand, training: bool, states: dict[Layer, Sequence[Operand]]) -> None:
+        """Build the op-tree of the encoder, and add the initial states of the decoders to a dict.
 
-        def pass_states() -> None:
-            for decoder_layer, encoder_layer in self.state_pairs:
-                states[decoder_layer] = states[encoder_layer][: len(decoder_layer.state_names)]
-
-        with self.be.lock:
-            try:
-                for layer in recurrent_layers(self):
-                    layer.passed_states = states
-                yield pass_states
-            finally:
-                for layer in recurrent_layers(self):
-                    layer.passed_states = None
+        Parameters
+        ----------
+        x : Tensor or OpTreeNode
+            Inputs of the encoder.
+        training : bool
+            As for ``layer(x)``.
+        states : dict
+            Initial states of recurrent layers.
+        """
+        passes_cells = training and any(len(decoder.state_names) > 1 for decoder, _ in self.state_pairs)
+        with passing_states(recurrent_layers(self.encoder), states, passes_cells):
+            self.encoder.build_tree(x, training)
+        for decoder, encoder in self.state_pairs:
+            states[decoder] = states[encoder][: len(decoder.state_names)]
 
     def pass_errors(self) -> None:
         """Set the errors of the encoder's final states to those of the decoders' initial states."""
@@ -258,9 +257,9 @@ class Seq2Seq(StatePassing):
 
     def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the decoder's outputs as an op-tree of [x, previous]; those of greedy decoding are none."""
-        with self.passing_states() as pass_states:
-            self.encoder.build_tree(cast(Any, x)[0], training)
-            pass_states()
+        states: dict[Layer, Sequence[Operand]] = {}
+        self.encode_tree(cast(Any, x)[0], training, states)
+        with passing_states(recurrent_layers(self.decoder), states):
             return self.decoder.build_tree(cast(Any, x)[1], training)
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
@@ -624,9 +623,9 @@ class SkipThought(StatePassing):
     def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the decoders' outputs as op-trees of [sentence, before, after]."""
         sentence, *others = [self.table.build_tree(ids, training) for ids in cast(Any, x)]
-        with self.passing_states() as pass_states:
-            self.encoder.build_tree(cast(Any, sentence), training)
-            pass_states()
+        states: dict[Layer, Sequence[Operand]] = {}
+        self.encode_tree(cast(Any, sentence), training, states)
+        with passing_states([decoder for decoder, _ in self.state_pairs], states):
             decoders = zip(self.decoders, others, strict=True)
             return [cast(Any, decoder.build_tree(cast(Any, y), training)) for decoder, y in decoders]
 
