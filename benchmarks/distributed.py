@@ -29,8 +29,7 @@ from _table import cpus, format_duration, machine, markdown, save
 import neonlite as nl
 from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator
-from neonlite.distributed import world
-from neonlite.distributed.launcher import mpiexec_command
+from neonlite.distributed import mpiexec_command, world
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import Affine, Conv, GeneralizedCost, Pooling
 from neonlite.optimizers import GradientDescentMomentum

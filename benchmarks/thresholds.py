@@ -30,8 +30,7 @@ from threadpoolctl import threadpool_limits
 from neonlite.backend import Backend, NervanaObject, concurrency
 from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.backend.tensor import OneHot
-from neonlite.distributed import world
-from neonlite.distributed.launcher import mpiexec_command
+from neonlite.distributed import mpiexec_command, world
 from neonlite.layers import LSTM, Recurrent
 from neonlite.transforms import Logistic, Rectlin, Tanh
 
@@ -44,15 +43,15 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "chain threads": ("neonlite.backend.runtimes.onednn.post_ops", "MIN_WORK_PER_THREAD"),
     "sigmoid": ("neonlite.backend.runtimes.onednn.post_ops", "ELTWISE_FUNCTIONS sig.min_size"),
     "transposed copy": ("neonlite.backend.runtimes.onednn.post_ops", "ELTWISE_FUNCTIONS stop_gradient.min_size"),
-    "steps": ("neonlite.backend.runtimes.onednn.recurrent", "MIN_STEPS"),
-    "input ratio": ("neonlite.backend.runtimes.onednn.recurrent", "MAX_INPUT_RATIO"),
+    "steps": ("neonlite.backend.runtimes.onednn", "MIN_STEPS"),
+    "input ratio": ("neonlite.backend.runtimes.onednn", "MAX_INPUT_RATIO"),
     "parallel sum": ("neonlite.backend.runtimes.onednn.convolution", "MIN_PARALLEL_SUM"),
     "sum parts": ("neonlite.backend.runtimes.onednn.convolution", "MAX_SUM_PARTS"),
     "bprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_BPROP_CHANNELS"),
     "batch norm rows": ("neonlite.backend.runtimes.onednn.products", "ROW_BLOCK_SIZE"),
     "product": ("neonlite.backend.runtimes.onednn.products", "MIN_WORK"),
     "vector product": ("neonlite.backend.runtimes.onednn.products", "MIN_VECTOR_WORK"),
-    "gemm": ("neonlite.backend.runtimes.native", "MIN_GEMM_WORK"),
+    "gemm": ("neonlite.backend.runtimes.numpy", "MIN_GEMM_WORK"),
     "untiled": ("neonlite.backend.runtimes.numpy.stages", "MAX_UNTILED_ELEMENTS"),
     "block": ("neonlite.backend.runtimes.numpy.stages", "BLOCK_ELEMENTS"),
     "large block": ("neonlite.backend.runtimes.numpy.stages", "MAX_BLOCK_ELEMENTS"),

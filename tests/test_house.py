@@ -77,7 +77,7 @@ LEVELS = {
 }
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
 BACKEND_LEVELS = {
-    0: "concurrency errstate measure objects validation",
+    0: "concurrency measure objects validation",
     1: "planning",  # op-trees alone
     # arrays
     2: "tensor planning.layout batch_size creation transaction replay random",

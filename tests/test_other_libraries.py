@@ -1,6 +1,6 @@
 """Tensors, op-trees and arrays in calls of other libraries, and in Python's functions: values as for a NumPy array.
 
-Tests ``neonlite/numpy_methods.py`` and ``neonlite/array_api/operators.py``.
+Tests ``neonlite/numpy_methods.py`` and ``neonlite/array_api/__init__.py``.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def test_the_repr_of_a_public_object_says_what_it_is_in_one_line_or_a_table(name
 @pytest.mark.parametrize("name", sorted(PRINTED_WITH_SETTINGS))
 def test_the_repr_of_a_public_object_has_its_settings(name):
     thing = create(name)
-    settings = nl.backend.serialization.stored_arguments(thing)
+    settings = nl.backend.objects.stored_arguments(thing)
     assert all(f"{argument}=" in repr(thing) for argument in settings)
 
 
@@ -223,7 +223,7 @@ def test_the_html_of_a_public_object_is_well_formed_and_names_its_class(name):
 def test_the_html_of_a_public_object_has_its_settings(name):
     thing = create(name)
     rows = {row[0].text for row in parse(thing._repr_html_()).iter("tr") if len(row)}
-    settings = nl.backend.serialization.stored_arguments(thing)
+    settings = nl.backend.objects.stored_arguments(thing)
     assert {argument for argument, x in settings.items() if not isinstance(x, list | tuple)} <= rows
 
 

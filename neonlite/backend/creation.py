@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.batch_size import require_batch_size
-from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.measure import ExternalMemory, format_bytes
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import check_open, checks_names
+from neonlite.backend.validation import IgnoreFPErrors, check_open, checks_names
 from neonlite.messages import NO_COMPLEX, describe
 from neonlite.ops.functions import Shape, at_least_2d, contiguous_strides, is_contiguous, memory_span
 from neonlite.optree import Operand, OpTreeNode

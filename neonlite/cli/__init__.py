@@ -83,7 +83,7 @@ def make_parser() -> ConfigParser:
 def add_train_options(train: ConfigParser) -> None:
     """Add the arguments of the command train."""
     from neonlite.callbacks import EarlyStop
-    from neonlite.distributed.launcher import run
+    from neonlite.distributed import run
     from neonlite.models import Model
     from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, RECIPES, csv_mlp
 

@@ -72,8 +72,7 @@ def join_processes(args: argparse.Namespace) -> tuple[int, int]:
 
     The first process exits when those that it has started have ended. Ranks other than 0 print nothing.
     """
-    from neonlite.distributed import world
-    from neonlite.distributed.launcher import run
+    from neonlite.distributed import run, world
 
     communicator = world()
     if communicator.size == 1 and args.processes > 1:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from neonlite.distributed.launcher import run
+from neonlite.distributed import run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -112,9 +112,8 @@ def test_a_mistake_is_reported_once(arguments, message):
 
 
 def test_without_mpi_the_error_names_the_pip_line(monkeypatch, capsys):
-    from neonlite import cli
-    from neonlite.distributed import launcher
+    from neonlite import cli, distributed
 
-    monkeypatch.setattr(launcher, "find_spec", lambda name: None)
+    monkeypatch.setattr(distributed, "find_spec", lambda name: None)
     assert cli.main(["train", "digits", "-n", "2"]) == 1
     assert 'pip install "neonlite[mpi]"' in capsys.readouterr().err

@@ -9,7 +9,6 @@ from typing import Any, overload
 
 import numpy as np
 
-from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.layout import find_images
 from neonlite.backend.primitives.geometry import ConvLayer, LayerObject, LRNLayer, PoolLayer, check_ints
 from neonlite.backend.primitives.operands import (
@@ -24,7 +23,7 @@ from neonlite.backend.primitives.operands import (
     writable_as,
 )
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import instance
+from neonlite.backend.validation import IgnoreFPErrors, instance
 from neonlite.messages import describe
 from neonlite.typing import BackendBase
 

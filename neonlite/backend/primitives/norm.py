@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.assignment import Assignment
 from neonlite.backend.planning.layout import (
     CachedImages,
@@ -31,7 +30,7 @@ from neonlite.backend.primitives.operands import (
     writable_as,
 )
 from neonlite.backend.tensor import Tensor, overlap
-from neonlite.backend.validation import check_shape
+from neonlite.backend.validation import IgnoreFPErrors, check_shape
 from neonlite.messages import describe
 from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand

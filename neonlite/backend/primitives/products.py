@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from neonlite.backend.errstate import ignore_fp_errors, restore_fp_errors
 from neonlite.backend.planning.layout import read_chwn, write_chwn
 from neonlite.backend.primitives.geometry import check_ints, with_error_prefix
 from neonlite.backend.primitives.operands import (
@@ -16,7 +15,7 @@ from neonlite.backend.primitives.operands import (
     compute_dtype,
 )
 from neonlite.backend.tensor import Tensor, overlap
-from neonlite.backend.validation import check_open, check_shape
+from neonlite.backend.validation import check_open, check_shape, ignore_fp_errors, restore_fp_errors
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.tree_structure import traces

@@ -75,7 +75,7 @@ def load_runtime(runtime: str | Runtime, device_id: int = 0) -> Runtime:
             builtin: type[Runtime] = getattr(import_module(module), cls)
             return builtin(device_id)
         except ImportError as error:
-            from neonlite.backend.runtimes.native import install_hint
+            from neonlite.backend.runtimes.numpy import install_hint
 
             raise ImportError(f"the runtime {name!r} cannot be loaded: {error}. {install_hint(command)}") from error
     points = _entry_points()

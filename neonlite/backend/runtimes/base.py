@@ -11,7 +11,6 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 
 from neonlite.backend.concurrency import parallel_for
-from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.measure import Allocation, DeviceMemory, MemoryTracker, OutOfMemoryError, format_bytes
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.layout import write_chwn
@@ -19,6 +18,7 @@ from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.validation import IgnoreFPErrors
 from neonlite.tree_structure import Constant
 from neonlite.typing import INT_DTYPES, BackendBase, DType, NativeArray, NumPyArray, has_bfloat16
 

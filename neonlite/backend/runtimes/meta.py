@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 
 from neonlite.backend.concurrency import create_lock, parallel_for
-from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.primitives import MatmulPrimitives, ReferencePrimitives
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.validation import IgnoreFPErrors
 from neonlite.messages import describe
 from neonlite.typing import AxisLike, BackendBase, NativeArray, NumPyArray, ShapeLike
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from neonlite.backend.concurrency import Cache, get_num_threads
 from neonlite.backend.runtimes import accelerated, accelerator_versions
-from neonlite.backend.runtimes.native import (
+from neonlite.backend.runtimes.numpy import (
     ROW_MAJOR,
+    NumPyRuntime,
     data_address,
     library_folders,
     matrix_order,
@@ -27,7 +28,6 @@ from neonlite.backend.runtimes.native import (
     openmp_threads,
     short_spin_wait,
 )
-from neonlite.backend.runtimes.numpy import NumPyRuntime
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.typing import NumPyArray as Array
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from neonlite import Autodiff, Backend, NervanaObject
 from neonlite.backend import concurrency
-from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning import layout
 from neonlite.backend.runtimes.onednn import bindings, convolution
 from neonlite.backend.tensor import display_values
+from neonlite.backend.validation import IgnoreFPErrors
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Affine, Conv, Dropout, MergeSum, Pooling, Sequential
 from neonlite.transforms import Rectlin

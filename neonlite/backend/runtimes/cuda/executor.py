@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import neonlite.backend.runtimes.cuda.libraries as libraries
 from neonlite.backend.concurrency import Cache
-from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives.rows import find_primitives, lay_out_images, pair_pools
@@ -46,7 +45,7 @@ from neonlite.backend.runtimes.cuda.libraries import (
     load_kernel,
 )
 from neonlite.backend.runtimes.cuda.row_reduction import RowTileKernel, fuse_row_stages, pass_kernels
-from neonlite.backend.validation import warn
+from neonlite.backend.validation import IgnoreFPErrors, warn
 from neonlite.ops.functions import index_error_message, normalize_indices
 from neonlite.typing import FLOAT_DTYPES, NativeArray
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from neonlite.backend.concurrency import Cache, get_num_threads, parallel_for
-from neonlite.backend.errstate import IgnoreFPErrors, ignore_fp_errors, restore_fp_errors
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan, align_bytes
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner, Runtime
@@ -25,6 +24,7 @@ from neonlite.backend.runtimes.numpy.templates import (
     select_reduction_function,
     template_of,
 )
+from neonlite.backend.validation import IgnoreFPErrors, ignore_fp_errors, restore_fp_errors
 from neonlite.ops.functions import Axes, Shape, reduction_shape
 from neonlite.tree_structure import Constant
 from neonlite.typing import NativeArray

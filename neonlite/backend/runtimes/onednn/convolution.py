@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from neonlite.backend.concurrency import parallel_for
-from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.layout import (
     ImageOperand,
     ImageShape,
@@ -35,7 +34,7 @@ from neonlite.backend.planning.layout import (
 )
 from neonlite.backend.primitives import saved_operand
 from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer
-from neonlite.backend.runtimes.native import data_address, openmp_threads
+from neonlite.backend.runtimes.numpy import data_address, openmp_threads
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.backend.runtimes.onednn.bindings import (
     ARG_BIAS,
@@ -58,6 +57,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
     get_library,
     primitives,
 )
+from neonlite.backend.validation import IgnoreFPErrors
 from neonlite.ops.functions import contiguous_strides
 from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.backend.concurrency import get_num_threads
-from neonlite.backend.runtimes.native import data_address
+from neonlite.backend.runtimes.numpy import data_address
 from neonlite.backend.runtimes.numpy.templates import OP_COST, OP_TEMPLATES, UFUNCS
 from neonlite.backend.runtimes.onednn.bindings import (
     ARG_DST,

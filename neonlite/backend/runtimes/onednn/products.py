@@ -13,7 +13,7 @@ import numpy as np
 
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.layout import ImageShape
-from neonlite.backend.runtimes.native import (
+from neonlite.backend.runtimes.numpy import (
     ROW_MAJOR,
     data_address,
     get_openblas,
@@ -110,7 +110,7 @@ class OneDNNMatmul(NumPyPrimitives):
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c`` of matrices or stacks.
 
-        Products that NumPy computes although oneDNN is used run on one thread of OpenBLAS; see ``native.py``.
+        Products that NumPy computes although oneDNN is used run on one thread of OpenBLAS; see ``SingleThreadedBLAS``.
         """
         m, n = c.shape[-2:]
         is_vector = min(m, n) == 1  # one operand is a vector

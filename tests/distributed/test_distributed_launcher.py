@@ -1,6 +1,6 @@
 """Processes started by MPI: results, output, errors, signals, and that none is left behind.
 
-Tests ``neonlite/distributed/launcher.py`` and its command, ``neonlite/distributed/__main__.py``.
+Tests ``neonlite/distributed/__init__.py`` and its command, ``neonlite/distributed/__main__.py``.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from neonlite.distributed import environment, launch, mpiexec_command, run
 from neonlite.distributed.__main__ import main
-from neonlite.distributed.launcher import environment, launch, mpiexec_command, run
 
 pytest.importorskip("mpi4py")
 pytest.importorskip("cloudpickle")
@@ -156,16 +156,14 @@ def test_output_appears_while_the_function_runs(tmp_path, monkeypatch):
 
 def test_a_function_of_a_script_runs_without_a_guard(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(
-        "from neonlite.distributed.launcher import launch\ndef f(x): return x + y\ny = 1\nprint(launch(f, 2, 4))"
-    )
+    script.write_text("from neonlite.distributed import launch\ndef f(x): return x + y\ny = 1\nprint(launch(f, 2, 4))")
     assert subprocess.check_output([sys.executable, script], text=True, cwd=tmp_path) == "5\n"
 
 
 def test_a_function_of_a_notebook_runs_and_its_output_appears_in_the_cell():
     nbformat, nbclient = pytest.importorskip("nbformat.v4"), pytest.importorskip("nbclient")
     cells = [
-        "from neonlite.distributed.launcher import launch\ndef f(x):\n    print('hello')\n    return x + 1",
+        "from neonlite.distributed import launch\ndef f(x):\n    print('hello')\n    return x + 1",
         "launch(f, 1, 2)",
     ]
     notebook = nbformat.new_notebook(cells=[nbformat.new_code_cell(cell) for cell in cells])

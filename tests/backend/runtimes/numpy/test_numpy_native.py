@@ -1,4 +1,4 @@
-"""OpenBLAS on one thread beside oneDNN (``neonlite/backend/runtimes/native.py``)."""
+"""OpenBLAS on one thread beside oneDNN (``neonlite/backend/runtimes/numpy/__init__.py``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from helpers.onednn_primitives import needs
 
 from neonlite import Backend
-from neonlite.backend.runtimes import native as openblas_module
+from neonlite.backend.runtimes import numpy as openblas_module
 from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from neonlite.backend.errstate import UFUNC_BUFFER_ELEMENTS, IgnoreFPErrors, copy_unsafe
+from neonlite.backend.validation import UFUNC_BUFFER_ELEMENTS, IgnoreFPErrors, copy_unsafe
 
 
 def divide() -> float:
