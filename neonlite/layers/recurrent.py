@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from neonlite.autodiff import differentiate_outputs
 from neonlite.backend import Tensor
+from neonlite.backend.objects import same_objects
 from neonlite.backend.validation import integer, warn
 from neonlite.initializers import GlorotUniform, Orthonormal
 from neonlite.layers.activation import ActivationLike, check_activation
@@ -96,7 +97,7 @@ class RecurrentBase(ParameterLayer):
         # {layer: its initial states as op-trees, and after it has been built its final ones}, while a network is built
         self.passed_states: dict[Layer, Sequence[Operand]] | None = None
         self.passes_cells = False  # whether derivatives flow through the final c, too
-        self.initial_states: list[Tensor] = []  # of the last fprop
+        self.initial_states: list[Tensor] = []  # of the last fprop in training
         self.initial_errors: list[Tensor] = []  # the errors of the initial states, after ``bprop``
         self.final_errors: list[Sequence[Tensor]] = []  # from each layer that started with this one's final states
         self._programs: dict[str, Jit[..., None]] = {}  # of fprop and bprop
@@ -277,7 +278,8 @@ class RecurrentBase(ParameterLayer):
         self.allocate_parameters()
         self.state_tensors(self.be.bsz)
         self.initial_states, self.initial_errors = (
-            [self.buffer(f"{label} {name}", self.nout) for name in self.state_names] for label in ("initial", "error of")
+            [self.buffer(f"{label} {name}", self.nout) for name in self.state_names]
+            for label in ("initial", "error of")
         )
 
     def split_weights(self, W: Tensor, direction: int) -> list[Tensor]:
@@ -345,9 +347,7 @@ class RecurrentBase(ParameterLayer):
         given = self.check_init_state(self.init_state if init_state is None else init_state)
         state = self.recurrent_state(self.be.bsz)
         initial = given if given is not None else [] if self.reset_cells else state
-        zeros = [0] * (len(self.state_names) - len(initial))
-        self.be.assign(self.initial_states, [*initial, *zeros])
-        self._run(self._assign_outputs, inputs, bool(inference))
+        self._run(self._assign_outputs, inputs, None if same_objects(initial, state) else initial, bool(inference))
         self.can_backprop = not inference
         return self.outputs
 
@@ -360,11 +360,15 @@ class RecurrentBase(ParameterLayer):
             self._programs[name] = jit(method)
         self._programs[name](*args, self.nsteps, self._trainable, buffers)
 
-    def _assign_outputs(self, x: Operand, inference: bool, *_: Any) -> None:
-        """Assign h of all steps and the states after the last one, from ``initial_states``."""
+    def _assign_outputs(self, x: Operand, initial: Sequence[Operand] | None, inference: bool, *_: Any) -> None:
+        """Assign h of all steps and the states after the last one; from the recurrent state without initial ones."""
         for activation in self.functions:
             use_in_trace(activation)
-        states: dict[Layer, Sequence[Operand]] = {self: self.initial_states}
+        initial = self.final_states if initial is None else initial
+        if not inference:
+            zeros = [0] * (len(self.state_names) - len(initial))
+            self.be.assign(self.initial_states, [*initial, *zeros])
+        states: dict[Layer, Sequence[Operand]] = {self: initial}
         with passing_states([self], states):
             y = self.inference_formula(x) if inference else self.training_formula(x)
         self.be.assign([self.outputs, *self.final_states], [y, *states[self]])

@@ -79,15 +79,14 @@ class Decoder(Sequential):
                 f"{self.name}: expected inputs of token ids (1, T) or one-hot ({self.out_shape[0]}, T), as the decoder "
                 f"reads its own predictions, got {self.in_shape}"
             )
-        ids: Tensor = self.buffer("ids", (1, 1), "int32")
-        ids[:] = (self.start_index or 0) if token_ids is None else token_ids
-        if features == 1:
-            return ids
-        onehot: Tensor = self.buffer("onehot", (features, 1))
-        onehot[:] = (
-            0 if token_ids is None and self.start_index is None else self.be.onehot(ids, axis=0, nclass=features)
-        )
-        return onehot
+        x: Tensor = self.buffer("step inputs", (features, 1), "int32" if features == 1 else None)  # zeros
+        if token_ids is not None:
+            x[:] = token_ids if features == 1 else self.be.onehot(token_ids, axis=0, nclass=features)
+        elif self.start_index is not None and features == 1:
+            x[:] = self.start_index
+        elif self.start_index is not None:
+            x[self.start_index : self.start_index + 1] = 1
+        return x
 
 
 class StatePassing(LayerContainer):
