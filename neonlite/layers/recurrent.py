@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
 from neonlite.autodiff import differentiate_outputs
@@ -96,7 +96,7 @@ class RecurrentBase(ParameterLayer):
         self.init_state: Any = None  # the default of fprop's init_state: another layer's final states
         # {layer: its initial states as op-trees, and after it has been built its final ones}, while a network is built
         self.passed_states: dict[Layer, Sequence[Operand]] | None = None
-        self.passes_cells = False  # whether derivatives flow through the final c, too
+        self.passes_cells = False  # whether derivatives flow through the final c of an LSTM, too
         self.initial_states: list[Tensor] = []  # of the last fprop in training
         self.initial_errors: list[Tensor] = []  # the errors of the initial states, after ``bprop``
         self.final_errors: list[Sequence[Tensor]] = []  # from each layer that started with this one's final states
@@ -355,23 +355,34 @@ class RecurrentBase(ParameterLayer):
         """Call a method as a compiled program, which reads and writes the current buffers."""
         tensors = self.W, self.outputs, self.deltas, *self.initial_states, *self.initial_errors
         buffers = tuple(map(id, (*tensors, *self.functions)))
-        name = method.__name__
-        if name not in self._programs:
-            self._programs[name] = jit(method)
-        self._programs[name](*args, self.nsteps, self._trainable, buffers)
+        program = self._programs.get(method.__name__)
+        if program is None or program.f != method:
+            program = self._programs[method.__name__] = jit(method)
+        program(*args, self.nsteps, self._trainable, buffers)
+
+    def _build(
+        self, formula: str, x: Any, initial: Sequence[Operand], passes_cells: bool = False
+    ) -> tuple[Operand, Sequence[Operand]]:
+        """Return h of all steps and the states after the last one as op-trees, by the formula of a name.
+
+        It is that of a copy of the layer, as another thread may build the op-tree of the layer at the same time.
+        """
+        for activation in self.functions:
+            use_in_trace(activation)
+        layer = copy.copy(self)
+        layer.passes_cells = passes_cells
+        states = layer.passed_states = {layer: initial}
+        y: Operand = getattr(layer, formula)(x)
+        return y, states[layer]
 
     def _assign_outputs(self, x: Operand, initial: Sequence[Operand] | None, inference: bool, *_: Any) -> None:
         """Assign h of all steps and the states after the last one; from the recurrent state without initial ones."""
-        for activation in self.functions:
-            use_in_trace(activation)
         initial = self.final_states if initial is None else initial
         if not inference:
             zeros = [0] * (len(self.state_names) - len(initial))
             self.be.assign(self.initial_states, [*initial, *zeros])
-        states: dict[Layer, Sequence[Operand]] = {self: initial}
-        with passing_states([self], states):
-            y = self.inference_formula(x) if inference else self.training_formula(x)
-        self.be.assign([self.outputs, *self.final_states], [y, *states[self]])
+        y, final = self._build("inference_formula" if inference else "training_formula", x, initial)
+        self.be.assign([self.outputs, *self.final_states], [y, *final])
 
     def check_init_state(self, init_state: Tensor | Sequence[Tensor] | None) -> list[Tensor] | None:
         """Return an initial state as a list, or None. ValueError if its shapes do not fit.
@@ -445,13 +456,11 @@ class RecurrentBase(ParameterLayer):
         *_: Any,
     ) -> None:
         """Assign the gradients, the errors of the initial states and the deltas; compute the forward pass again."""
-        for activation in self.functions:
-            use_in_trace(activation)
-        states: dict[Layer, Sequence[Operand]] = {self: self.initial_states}
-        with passing_states([self], states, any(len(errors) > 1 for errors in final_errors)):
-            y = self.formula(x)
-        roots = [(y, error), *(pair for errors in final_errors for pair in zip(states[self], errors, strict=False))]
-        tensors, targets = [*self.initial_states], [*self.initial_errors]
+        passes_cells = any(len(errors) > 1 for errors in final_errors)
+        y, final = self._build("formula", x, self.initial_states, passes_cells)
+        roots = [(y, error), *(pair for errors in final_errors for pair in zip(final, errors, strict=False))]
+        tensors: list[Any] = [*self.initial_states]
+        targets = [*self.initial_errors]
         if self._trainable:
             tensors, targets = [*tensors, *self.parameters], [*targets, *self.gradients]
         if self.deltas is not None:
@@ -583,24 +592,6 @@ class RecurrentBase(ParameterLayer):
                 f"{self.name}: expected the states {', '.join(self.state_names)}, of {self.nout} rows each and "
                 f"equally many columns, got {shapes}"
             )
-
-
-@contextmanager
-def passing_states(
-    layers: Sequence[RecurrentBase], states: dict[Layer, Sequence[Operand]], passes_cells: bool = False
-) -> Iterator[None]:
-    """While op-trees are built, let layers start from the states of a dict, and replace them by their final ones.
-
-    ``passes_cells``: derivatives flow through the final c of an LSTM, too.
-    """
-    with layers[0].be.lock:
-        try:
-            for layer in layers:
-                layer.passed_states, layer.passes_cells = states, passes_cells
-            yield
-        finally:
-            for layer in layers:
-                layer.passed_states, layer.passes_cells = None, False
 
 
 def other_batch_size(names: Sequence[str], saved: int, current: int) -> str:

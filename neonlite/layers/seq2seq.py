@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
@@ -27,7 +28,7 @@ from neonlite.layers.embedding import LookupTable
 from neonlite.layers.layer import Layer, LayerInput, Terminal
 from neonlite.layers.linear import Affine
 from neonlite.layers.parameter import InitLike
-from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase, passing_states
+from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.transforms import Softmax, Transform
@@ -172,6 +173,24 @@ class StatePassing(LayerContainer):
         """Set the errors of the encoder's final states to those of the decoders' initial states."""
         for layer in recurrent_layers(self.encoder):
             layer.final_errors = [decoder.initial_errors for decoder, encoder in self.state_pairs if encoder is layer]
+
+
+@contextmanager
+def passing_states(
+    layers: Sequence[RecurrentBase], states: dict[Layer, Sequence[Operand]], passes_cells: bool = False
+) -> Iterator[None]:
+    """While op-trees are built, let layers start from the states of a dict, and replace them by their final ones.
+
+    ``passes_cells``: derivatives flow through the final c of an LSTM, too.
+    """
+    with layers[0].be.lock:
+        try:
+            for layer in layers:
+                layer.passed_states, layer.passes_cells = states, passes_cells
+            yield
+        finally:
+            for layer in layers:
+                layer.passed_states, layer.passes_cells = None, False
 
 
 class Seq2Seq(StatePassing):
@@ -550,7 +569,6 @@ class SkipThought(StatePassing):
         self.lengths: list[int] = []  # numbers of steps of the three inputs
         self.token_ids: Tensor | Any = None  # token ids of the three inputs, concatenated along time
         self.embedding_errors: Tensor | Any = None  # errors of the table's outputs
-        self.embeddings: list[Any] = []  # copies of the table's outputs, for each of the three networks
         self.input_views: list[tuple[Any, ...]] = []  # views of token ids, table outputs and errors, for each network
 
     def build_layers(self, name: str | None) -> list[Layer]:
@@ -606,7 +624,6 @@ class SkipThought(StatePassing):
         super().allocate_layers(None, accumulate_updates)
         self.token_ids = self.buffer("token ids", self.table.in_shape, "float32")
         self.embedding_errors = self.buffer("embedding errors", self.table.out_shape)
-        self.embeddings = [self.buffer(f"embeddings {i}", part.in_shape) for i, part in enumerate(self.networks)]
         offsets = [self.be.bsz * sum(self.lengths[:i]) for i in range(4)]
         tensors = self.token_ids, self.table.outputs, self.embedding_errors
         self.input_views = [tuple(x[:, a:b] for x in tensors) for a, b in itertools.pairwise(offsets)]
@@ -655,17 +672,13 @@ class SkipThought(StatePassing):
         for x, (token_ids, _, _) in zip(parts, self.input_views, strict=False):
             token_ids[:] = x.reshape(1, -1)
         self.table.fprop(self.token_ids, inference)
-        for embeddings, (_, looked_up, _), _ in zip(self.embeddings, self.input_views, parts, strict=False):
-            embeddings[:] = looked_up
-        self.encoder.fprop(self.embeddings[0], inference)
+        sentence, *others = [looked_up for _, looked_up, _ in self.input_views]
+        self.encoder.fprop(sentence, inference)
         if len(parts) == 1:
             self.outputs = recurrent_layers(self.encoder)[-1].final_state()
             return self.outputs
         self.pass_states()
-        self.outputs = [
-            decoder.fprop(embeddings, inference)
-            for decoder, embeddings in zip(self.decoders, self.embeddings[1:], strict=True)
-        ]
+        self.outputs = [decoder.fprop(x, inference) for decoder, x in zip(self.decoders, others, strict=True)]
         self.can_backprop = not inference
         return self.outputs
 
