@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neonlite import Autodiff, jit
 from neonlite.backend import Backend, NervanaObject
 from neonlite.initializers import Constant
 from neonlite.layers import Conv, Pooling, Sequential
@@ -65,26 +66,25 @@ def ours(be: Backend, of: Chain) -> dict[str, Any]:
     NervanaObject.be, be.bsz = be, of.N
     images, errors, weights = drawn(of)
     net = Sequential([Pooling(2) if layer == "pool" else conv(*layer) for layer in of.layers])
-    net.configure((of.C, of.H, of.H))
-    net.layers[0].needs_deltas = True  # compute the deltas of the images
-    net.allocate()
-    net.allocate_deltas()
-    parameters = [p for layer in net.layers_to_optimize for p in layer.parameters]
-    for parameter, values in zip(parameters, [part for pair in weights for part in pair], strict=True):
+    net.configure((of.C, of.H, of.H)).allocate_parameters()
+    for parameter, values in zip(net.parameters, [part for pair in weights for part in pair], strict=True):
         parameter[:] = values
     x, e = (be.array(a.reshape(-1, of.N)) for a in (images, errors))
+    compiled = jit(net.__call__)
+
+    @jit
+    def gradients(x: Any, e: Any) -> Any:
+        return Autodiff(net(x, training=True), be, e).get_grad_op_tree([x, *net.parameters])
 
     def infer() -> Any:
-        return net.fprop(x, inference=True)
+        return compiled(x)
 
     def both() -> Any:
-        net.fprop(x)
-        return net.bprop(e)
+        return gradients(x, e)
 
-    gradients = [gradient for layer in net.layers_to_optimize for gradient in layer.gradients]
     return {
         "infer": (infer, lambda: infer().get().ravel()),
-        "fprop and bprop": (both, lambda: np.concatenate([t.get().ravel() for t in (both(), *gradients)])),
+        "fprop and bprop": (both, lambda: np.concatenate([t.get().ravel() for t in both()])),
     }
 
 

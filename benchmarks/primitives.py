@@ -42,10 +42,10 @@ A pass of neonlite is one call of the backend - `fprop_conv`, `bprop_conv`, `upd
 evaluated: softmax, its `backward`, and a random mask with the product by it. All write into preallocated tensors, with
 images (C, D, H, W, N). PyTorch runs the operator of ATen for the same pass, into preallocated tensors where it supports
 them: not for convolutions, batch norm and dropout; the backward pass of local response normalization runs by autograd.
-Its images are (N, C, H, W), and channels last; the faster of both counts. "NHWC": images are in the NHWC layout, as
-convolutions leave them; else in CHWN order, with N innermost. Results are compared before the measurement, except for
-dropout, which is random. A chain is of layers, consecutive convolutions with bias and Rectlin, beside modules of
-PyTorch, with the errors of images and the gradients of weights in the backward pass. Times are medians over rounds, in
+Its images are (N, C, H, W), and channels last; the faster of both counts. Results are compared before the measurement,
+except for dropout, which is random. A chain is a network of consecutive convolutions with bias and Rectlin, compiled by
+`jit`, beside modules of PyTorch, with the errors of images and the gradients of weights in the backward pass. Times are
+medians over rounds, in
 each of which every peer runs once, in random order, and with two threads after a rest; "× torch" is the time relative
 to PyTorch, the median of the ratios of all rounds. "Buffers" are those of 1 kB and more that NumPy allocates in one
 call after the first, in this thread."""
@@ -66,7 +66,6 @@ class Sizes(NamedTuple):
     stride: int = 1
     D: int = 1
     T: int = 1
-    nhwc: bool = False  # whether images have the NHWC layout, as convolutions leave them
 
     @property
     def named(self) -> dict[str, int]:
@@ -90,14 +89,6 @@ class Sizes(NamedTuple):
         what = "" if self.K == self.C else f" -> {self.K}"
         more = f"{f', padded by {self.pad}' if self.pad else ''}{f', stride {self.stride}' if self.stride > 1 else ''}"
         return f"{self.N} images {self.C}{what}, {image}" + (f", by {window}{more}" if self.R else "")
-
-
-def laid(be: Backend, s: Sizes, x: Any) -> Any:
-    """Return images (C, D, H, W, N), in CHWN order, or in the NHWC layout of a convolution."""
-    if not s.nhwc:
-        return x
-    layer = be.conv_layer("float32", s.N, s.C, s.C, s.D, s.H, s.H)
-    return be.fprop_conv(layer, x, be.array(np.eye(s.C)), be.empty(x.shape))
 
 
 def drawn(*shapes: tuple[int, ...]) -> list[Any]:
@@ -171,7 +162,7 @@ def ours_pool(op: str) -> Callable[[Backend, Sizes], Passes]:
     def passes(be: Backend, s: Sizes) -> Passes:
         layer = be.pool_layer("float32", op, s.N, s.C, **s.named)
         x, e = map(be.array, drawn(layer.dimI, layer.dimO))
-        x, o, d = laid(be, s, x), be.empty(layer.dimO), be.empty(layer.dimI)
+        x, o, d = x, be.empty(layer.dimO), be.empty(layer.dimI)
         places = be.empty(layer.dimO, "uint8") if op == "max" else None
         be.fprop_pool(layer, x, o, places)
         return {
@@ -234,7 +225,7 @@ def theirs_lrn(s: Sizes, last: bool) -> Passes:
 def ours_norm(be: Backend, s: Sizes) -> Passes:
     columns = s.D * s.H * s.H * s.N
     x, e, gamma, beta = map(be.array, drawn((s.C, columns), (s.C, columns), (s.C, 1), (s.C, 1)))
-    x, y, d = laid(be, s, x), be.empty(x.shape), be.empty(x.shape)
+    x, y, d = x, be.empty(x.shape), be.empty(x.shape)
     mean, var, gmean, gvar, by_gamma, by_beta = (be.zeros((s.C, 1)) for _ in range(6))
     forward = partial(be.compound_fprop_bn, x, mean, var, gmean, gvar, gamma, beta, y, EPS, RHO)
     forward()
@@ -354,11 +345,6 @@ NORMALIZED = {"AlexNet 1": Sizes(16, 96, 27, 96, 0), "AlexNet 2": Sizes(16, 256,
 NORMALIZED |= {"ResNet": Sizes(16, 64, 56, 64, 0), "CIFAR": Sizes(128, 32, 14, 32, 0)}
 
 
-def both_ways(cases: dict[str, Sizes]) -> dict[str, Sizes]:
-    """Return the cases with images in CHWN order, and in the NHWC layout."""
-    return cases | {f"{name}, NHWC": sizes._replace(nhwc=True) for name, sizes in cases.items()}
-
-
 FEATURES = {"a hidden layer": Sizes(128, 500, 1, 500, 0)}
 SMALL = Sizes(4, 3, 9, 8, 3, 1, 2)
 POOLED, FLAT = Sizes(4, 3, 9, 3, 3, 1, 2), Sizes(4, 3, 6, 3, 0)
@@ -383,10 +369,10 @@ PRIMITIVES = {
         {"DCGAN": Sizes(32, 64, 32, 128, 5, 2, 2), "autoencoder": Sizes(128, 8, 14, 8, 3, 1, 2)},
         SMALL,
     ),
-    "max pool": Primitive(ours_pool("max"), theirs_pool("max"), True, both_ways(POOLINGS), POOLED),
-    "avg pool": Primitive(ours_pool("avg"), theirs_pool("avg"), True, both_ways(POOLINGS), POOLED),
+    "max pool": Primitive(ours_pool("max"), theirs_pool("max"), True, POOLINGS, POOLED),
+    "avg pool": Primitive(ours_pool("avg"), theirs_pool("avg"), True, POOLINGS, POOLED),
     "lrn": Primitive(ours_lrn, theirs_lrn, True, NORMALIZED, FLAT),
-    "batch norm": Primitive(ours_norm, theirs_norm, True, both_ways(NORMALIZED) | FEATURES, FLAT),
+    "batch norm": Primitive(ours_norm, theirs_norm, True, NORMALIZED | FEATURES, FLAT),
     "softmax": Primitive(ours_softmax, theirs_softmax, False, MATRICES, (5, 7)),
     "dropout": Primitive(
         ours_dropout, theirs_dropout, False, {"98 x 4096": (98, 4096), "100 x 128": (100, 128)}, (5, 7)

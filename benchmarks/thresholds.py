@@ -46,10 +46,9 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "parallel sum": ("neonlite.backend.runtimes.onednn.convolution", "MIN_PARALLEL_SUM"),
     "sum parts": ("neonlite.backend.runtimes.onednn.convolution", "MAX_SUM_PARTS"),
     "bprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_BPROP_CHANNELS"),
-    "batch norm rows": ("neonlite.backend.runtimes.onednn.products", "ROW_BLOCK_SIZE"),
     "product": ("neonlite.backend.runtimes.onednn.products", "MIN_WORK"),
     "vector product": ("neonlite.backend.runtimes.onednn.products", "MIN_VECTOR_WORK"),
-    "gemm": ("neonlite.backend.runtimes.numpy", "MIN_GEMM_WORK"),
+    "gemm": ("neonlite.backend.runtimes", "MIN_GEMM_WORK"),
     "untiled": ("neonlite.backend.runtimes.numpy.stages", "MAX_UNTILED_ELEMENTS"),
     "block": ("neonlite.backend.runtimes.numpy.stages", "BLOCK_ELEMENTS"),
     "large block": ("neonlite.backend.runtimes.numpy.stages", "MAX_BLOCK_ELEMENTS"),
@@ -57,8 +56,8 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "last axis": ("neonlite.backend.runtimes.numpy.stages", "MIN_LAST_AXIS_ELEMENTS"),
     "threaded elements": ("neonlite.backend.runtimes.numpy.stages", "MIN_THREADED_ELEMENTS"),
     "threaded cost": ("neonlite.backend.runtimes.numpy.stages", "MIN_THREADED_COST"),
-    "pooling tile": ("neonlite.backend.runtimes.numpy.pooling", "TILE_ELEMENTS"),
-    "gathered pixels": ("neonlite.backend.runtimes.numpy.pooling", "MAX_GATHERED_PIXELS"),
+    "pooling tile": ("neonlite.backend.runtimes.numpy", "TILE_ELEMENTS"),
+    "gathered pixels": ("neonlite.backend.runtimes.numpy", "MAX_GATHERED_PIXELS"),
     "sum": ("neonlite.backend.runtimes.numpy.templates", "MIN_ELEMENTS"),
     "folded row": ("neonlite.backend.runtimes.numpy.templates", "FOLDED_ROW_ELEMENTS"),
     "scatter": ("neonlite.backend.runtimes.numpy.templates", "MAX_SCATTER_ELEMENTS"),
@@ -331,23 +330,6 @@ def pooling(op: str, be: Backend, size: int) -> Work:
     return lambda: be.fprop_pool(layer, i, o)
 
 
-def channel_sums(be: Backend, size: int) -> Work:
-    """Return the weight and bias gradients of a convolution by 1 x 1 of images with ``size`` elements, in NHWC."""
-    N = max(1, size // 4096)
-    layer = be.conv_layer("float32", N=N, C=1 << 4, K=1 << 4, H=16, W=16, R=1, S=1)
-    i, f, u, bias = (be.array(drawn(dim)) for dim in (layer.dimI, layer.dimF, layer.dimF, (16, 1)))
-    e = be.empty(layer.dimO)
-    be.fprop_conv(layer, i, f, e)  # in NHWC from now on
-    return lambda: be.update_conv(layer, e, e, u, grad_bias=bias)
-
-
-def batch_norm(be: Backend, size: int) -> Work:
-    """Return the gradients of the batch normalization of 256 features."""
-    x, error, deltas = (be.array(drawn((256, size // 256))) for _ in range(3))
-    grad_gamma, grad_beta, mean, variance, gamma = (be.ones((256, 1)) for _ in range(5))
-    return lambda: be.compound_bprop_bn(deltas, grad_gamma, grad_beta, error, x, mean, variance, gamma, 1e-3)
-
-
 def roi_pooling(be: Backend, channels: int) -> Work:
     """Return RoI pooling of 64 regions of images of 32 x 32 to 7 x 7 bins."""
     images, out = be.array(drawn((channels, 32, 32, 1))), be.empty((channels, 7, 7, 64))
@@ -444,7 +426,6 @@ THRESHOLDS = [
         (1, 2),
     ),
     Threshold("parallel sum", "max pooling", partial(pooling, "max"), around(MiB), (1, 2)),
-    Threshold("parallel sum", "gradients of a bias and weights", channel_sums, around(MiB), (2,)),
     Threshold(
         "bprop channels",
         "bprop of a convolution by 5 x 5",
@@ -491,7 +472,6 @@ BLOCKS = [
         "NumPy",
     ),
     Block("sum parts", "max pooling", partial(pooling, "max"), (4 * MiB,), (1, 2)),
-    Block("batch norm rows", "batch norm of 256 features", batch_norm, (4 * MiB,)),
     Block("block", name := "sqrt(x y + 1) y - x", partial(tree, name), (2 * MiB,), (1, 2), "NumPy"),
     Block("large block", name := "max(abs(x))", partial(tree, name), (4 * MiB,), (1, 2), "NumPy"),
     Block("large block", name := "x + y", partial(tree, name), (4 * MiB,), (1, 2), "NumPy"),

@@ -13,8 +13,7 @@ from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Te
 from neonlite.autodiff import Autodiff
 from neonlite.explorer import explore
 from neonlite.gradcheck import check_grad
-from neonlite.name_hints import MODULES as _LAZY_MODULES
-from neonlite.name_hints import module_getattr
+from neonlite.name_hints import MODULES as _LAZY_MODULES, module_getattr
 from neonlite.version import __version__
 
 __all__ = [
@@ -34,24 +33,24 @@ __all__ = [
 
 
 _LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.messages"}
-_LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.contraction")
+_LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.array_api.operators")
 _LAZY_NAMES |= {"Sequential": "neonlite.layers", "jit": "neonlite.programs"}
 
 if TYPE_CHECKING:
-    from neonlite import array_api as array_api
-    from neonlite import backend as backend
-    from neonlite import callbacks as callbacks
-    from neonlite import data as data
-    from neonlite import distributed as distributed
-    from neonlite import initializers as initializers
-    from neonlite import layers as layers
-    from neonlite import models as models
-    from neonlite import optimizers as optimizers
-    from neonlite import transforms as transforms
-    from neonlite import visualize as visualize
-    from neonlite.contraction import einsum as einsum
-    from neonlite.contraction import tensordot as tensordot
-    from neonlite.contraction import transpose as transpose
+    from neonlite import (
+        array_api as array_api,
+        backend as backend,
+        callbacks as callbacks,
+        data as data,
+        distributed as distributed,
+        initializers as initializers,
+        layers as layers,
+        models as models,
+        optimizers as optimizers,
+        transforms as transforms,
+        visualize as visualize,
+    )
+    from neonlite.array_api.operators import einsum as einsum, tensordot as tensordot, transpose as transpose
     from neonlite.layers import Sequential as Sequential
     from neonlite.messages import logger as logger
     from neonlite.models import Model as Model

@@ -34,8 +34,16 @@ from neonlite.tree_inference import (
     unchecked_info,
     unknown_op,
 )
-from neonlite.tree_structure import STATIC_INTS, Attrs, Info, Leaves, Triple, matrix_transpose_axes, untraced
-from neonlite.tree_structure import postorder as postorder
+from neonlite.tree_structure import (
+    STATIC_INTS,
+    Attrs,
+    Info,
+    Leaves,
+    Triple,
+    matrix_transpose_axes,
+    postorder as postorder,
+    untraced,
+)
 from neonlite.typing import AxisLike, BackendBase, DTypeLike, NumPyArray, OperandLike, ShapeLike, Tensor
 
 if TYPE_CHECKING:

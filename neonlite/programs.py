@@ -296,13 +296,7 @@ class Program(Untracked):
             return
         targets = [*self.targets, *(Tensor(None, info) for info in self.outputs)]
         self.assignment = CompiledAssignment(be, targets, values)
-        self.operands = [
-            Tensor(x.storage, x.info, x.name, strides=x.strides, allocation=x.allocation)
-            if isinstance(x, Tensor) and id(x.allocation) in trace.created
-            else x
-            for x in self.assignment.operands
-        ]
-        self.places = [(i, numbers[id(x)]) for i, x in enumerate(self.operands) if id(x) in numbers]
+        self.places = [(i, numbers[id(x)]) for i, x in enumerate(self.assignment.operands) if id(x) in numbers]
         self.values = self.assignment.operand_values
         self.memories = {id(t.allocation) for t in self.targets}
 
@@ -324,15 +318,13 @@ class Program(Untracked):
             arrays.append(outputs[-1].storage)
         if self.assignment is not None:
             values = self.values.copy()
-            operands = self.operands.copy()
             for i, k in self.places:
                 x = arguments[k]
                 if id(x.allocation) in self.memories:  # it may share memory with a tensor that the program writes
                     x = x.copy()
                 values[i] = x.storage
-                operands[i] = x
             begin_last_write(self)
-            self.assignment.run([*self.targets, *outputs], operands, arrays, values)
+            self.assignment.run([*self.targets, *outputs], arrays, values)
         for step in self.steps:
             step.finish()
         results = []

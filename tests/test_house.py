@@ -56,7 +56,6 @@ LEVELS = {
     "neonlite.array_api": 3,
     "neonlite.array_namespace": 3,
     "neonlite.autodiff": 3,
-    "neonlite.contraction": 3,
     "neonlite.explorer": 3,
     "neonlite.gradcheck": 3,
     "neonlite.programs": 3,
@@ -80,7 +79,7 @@ BACKEND_LEVELS = {
     0: "concurrency measure objects validation",
     1: "planning",  # op-trees alone
     # arrays
-    2: "tensor planning.layout batch_size creation transaction replay random",
+    2: "tensor batch_size creation transaction replay random",
     3: "planning.assignment",  # the run path
     4: "primitives",
     5: "runtimes",
@@ -256,7 +255,7 @@ def test_the_lowest_levels_import_almost_nothing(module, allowed):
     assert {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names} <= allowed
     if module in TABLE:
         assert imported - allowed <= {
-            *("__future__", "collections.abc", "dataclasses", "functools", "itertools", "math", "typing"),
+            *("__future__", "collections.abc", "dataclasses", "functools", "itertools", "math", "types", "typing"),
         }
 
 

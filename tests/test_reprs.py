@@ -14,8 +14,7 @@ import pytest
 from helpers.small_models import data, network
 
 import neonlite as nl
-from neonlite import NervanaObject, callbacks, layers, messages, models, optimizers, transforms
-from neonlite import data as datasets
+from neonlite import NervanaObject, callbacks, data as datasets, layers, messages, models, optimizers, transforms
 from neonlite.backend import Backend
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Affine, Linear, Sequential, check_layer

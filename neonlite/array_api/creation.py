@@ -9,8 +9,14 @@ import numpy as np
 
 from neonlite import typing
 from neonlite.array_api.array import Array, as_dtype, check_device, from_numpy, new_array, padded
-from neonlite.array_api.data_types import as_integers, as_number, check_arrays, convert, to_dtype
-from neonlite.array_api.data_types import from_dlpack as copy_from_dlpack
+from neonlite.array_api.data_types import (
+    as_integers,
+    as_number,
+    check_arrays,
+    convert,
+    from_dlpack as copy_from_dlpack,
+    to_dtype,
+)
 from neonlite.array_api.manipulation import stack
 from neonlite.backend.validation import checks_names
 from neonlite.optree import Operand

@@ -12,8 +12,7 @@ from neonlite.array_api.array import BOOL, Array, as_dtype, from_numpy, from_ope
 from neonlite.backend.creation import to_host_array
 from neonlite.messages import NO_COMPLEX, describe
 from neonlite.numpy_methods import device_of
-from neonlite.ops.functions import Shape
-from neonlite.ops.functions import broadcast_shapes as common_shape
+from neonlite.ops.functions import Shape, broadcast_shapes as common_shape
 from neonlite.optree import Operand
 from neonlite.typing import BackendBase, NumPyArray, promote_types
 

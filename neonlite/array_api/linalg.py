@@ -15,6 +15,7 @@ from neonlite.array_api.manipulation import (
     axes_of,
     axis_of,
     expand_dims,
+    matrix_transpose as matrix_transpose,
     moveaxis,
     ordered_axes,
     permute_dims,
@@ -22,11 +23,7 @@ from neonlite.array_api.manipulation import (
     squeeze,
     stack,
 )
-from neonlite.array_api.manipulation import matrix_transpose as matrix_transpose
-from neonlite.array_api.reductions import count_nonzero, numeric, root
-from neonlite.array_api.reductions import max as max_of
-from neonlite.array_api.reductions import min as min_of
-from neonlite.array_api.reductions import sum as sum_of
+from neonlite.array_api.reductions import count_nonzero, max as max_of, min as min_of, numeric, root, sum as sum_of
 from neonlite.backend.validation import integer
 from neonlite.messages import describe
 from neonlite.name_hints import module_getattr

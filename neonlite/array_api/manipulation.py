@@ -20,7 +20,6 @@ from neonlite.array_api.data_types import (
     promote,
     to_dtype,
 )
-from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
@@ -204,7 +203,7 @@ def replaced(x: Array, key: Any, v: Array) -> Array:
 def host_view(t: Tensor) -> NumPyArray | None:
     """Return a NumPy array on the memory of a tensor, to be written; None if the library of the runtime has none."""
     try:
-        memory = t.backend.runtime.numpy_view(write_chwn(t))
+        memory = t.backend.runtime.numpy_view(t._array)
     except BufferError:
         return None
     return memory if memory.flags.writeable else None

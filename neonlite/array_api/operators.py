@@ -6,16 +6,17 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from string import ascii_letters
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
+from neonlite import typing
 from neonlite.array_api import data_types, elementwise, linalg, manipulation, reductions
 from neonlite.array_api.array import Array, result, with_shape
 from neonlite.array_api.creation import asarray
 from neonlite.array_api.data_types import as_array, check_arrays, convert, to_dtype
 from neonlite.array_api.elementwise import multiply
-from neonlite.array_api.linalg import check_numeric, matmul, tensordot, vecdot
+from neonlite.array_api.linalg import check_numeric, matmul, vecdot
 from neonlite.array_api.manipulation import concat, moveaxis, permute_dims, reshape
 from neonlite.backend.tree_operands import parse_subscripts
 from neonlite.backend.validation import instance
@@ -27,7 +28,7 @@ from neonlite.optree import Operand
 from neonlite.tree_inference import SEQUENCES
 
 
-def einsum(subscripts: str, *operands: Any, optimize: object = True) -> Array:
+def einsum_arrays(subscripts: str, *operands: Any, optimize: object = True) -> Array:
     """Return ``np.einsum`` of arrays, contracted pairwise in the order chosen by opt_einsum."""
     instance("np.einsum: subscripts", subscripts, str, "a string, such as 'ij,jk->ik',")
     arrays = check_numeric("einsum", *operands)
@@ -40,7 +41,7 @@ def einsum(subscripts: str, *operands: Any, optimize: object = True) -> Array:
     return with_shape(tree, tuple(sizes[label] for label in output), arrays[0].dtype, *arrays)
 
 
-def transpose(a: Array, axes: Sequence[int] | None = None) -> Array:
+def transpose_array(a: Array, axes: Sequence[int] | None = None) -> Array:
     """Return an array with its axes permuted, by default reversed."""
     return permute_dims(a, tuple(reversed(range(a.ndim))) if axes is None else tuple(axes))
 
@@ -62,13 +63,13 @@ def dot(a: Any, b: Any) -> Array:
     a, b = check_arrays("dot", a, b)
     if not a.ndim or not b.ndim:
         return multiply(a, b)
-    return matmul(a, b) if b.ndim <= 2 else tensordot(a, b, axes=([a.ndim - 1], [b.ndim - 2]))
+    return matmul(a, b) if b.ndim <= 2 else linalg.tensordot(a, b, axes=([a.ndim - 1], [b.ndim - 2]))
 
 
 def inner(a: Any, b: Any) -> Array:
     """Return the product over the last axes."""
     a, b = check_arrays("inner", a, b)
-    return tensordot(a, b, axes=([a.ndim - 1], [b.ndim - 1])) if a.ndim and b.ndim else multiply(a, b)
+    return linalg.tensordot(a, b, axes=([a.ndim - 1], [b.ndim - 1])) if a.ndim and b.ndim else multiply(a, b)
 
 
 def outer(a: Any, b: Any) -> Array:
@@ -147,10 +148,10 @@ def ptp(a: Array, axis: Any = None, *, keepdims: bool = False) -> Array:
 NUMPY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
-        column_stack, cumprod, cumsum, dot, einsum, hstack, inner, norm, outer, ptp, ravel, searchsorted, swapaxes,
-        take, transpose, vdot, vstack,
+        column_stack, cumprod, cumsum, dot, hstack, inner, norm, outer, ptp, ravel, searchsorted, swapaxes, take, vdot,
+        vstack,
     )
-}  # fmt: skip
+} | {"einsum": einsum_arrays, "transpose": transpose_array}  # fmt: skip
 
 
 # --- the operators and methods of arrays, which call the functions of the namespace ---
@@ -329,3 +330,84 @@ def install(functions: dict[str, Callable[..., Any]], linalg: dict[str, Callable
         calls = {name: required_arguments(function) for name, function in group.items()}
         add_hints({f"{prefix}.{name}({', '.join(x)})": name for name, x in calls.items() if x[:1] == ["x"]})(Array)
     Array.__hash__ = None  # type: ignore[assignment]  # as in NumPy: == compares elements
+
+
+# --- einsum, tensordot and transpose of tensors, op-trees and arrays, which opt_einsum calls by these names ---
+
+
+@overload
+def einsum(subscripts: str, *operands: Operand) -> Operand: ...
+@overload
+def einsum(subscripts: str, *operands: Operand | Array) -> Operand | Array: ...
+def einsum(subscripts: str, *operands: Operand | Array) -> Operand | Array:
+    """Return an Einstein summation, which is differentiated.
+
+    Parameters
+    ----------
+    subscripts : str
+        The labels of the axes of each operand and of the result: ``"ij,jk->ik"``. A tensor needs two or more.
+    *operands : Tensor, OpTreeNode or Array
+        The operands.
+
+    Returns
+    -------
+    OpTreeNode or Array
+        An array if one of the operands is an array, else an op-tree.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> x = nl.gen_backend("cpu").array_api.asarray([[1.0, 2.0], [3.0, 4.0]])
+    >>> nl.einsum("ii", x)
+    Array(5., dtype=float32)
+    """
+    if any(isinstance(x, Array) for x in operands):
+        return einsum_arrays(subscripts, *operands)
+    be = next((x.backend for x in operands if isinstance(x, Operand)), None) or typing.current_backend()
+    return be.einsum(subscripts, *operands)
+
+
+def tensordot(
+    x: Operand | Array, y: Operand | Array, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+) -> Operand | Array:
+    """Return the sum of products over axes of two operands.
+
+    Parameters
+    ----------
+    x, y : Tensor, OpTreeNode or Array
+        The operands.
+    axes : int or pair of sequences of int, default 2
+        The axes of x and of y to sum over; a number n stands for the last n of x and the first n of y.
+
+    Returns
+    -------
+    OpTreeNode or Array
+        The other axes of x, then those of y.
+    """
+    first, second = (range(x.ndim - axes, x.ndim), range(axes)) if isinstance(axes, int) else axes
+    left, right = list(ascii_letters[: x.ndim]), list(ascii_letters[x.ndim : x.ndim + y.ndim])
+    for i, j in zip(first, second, strict=True):
+        right[j] = left[i]
+    contracted = set(left) & set(right)
+    output = [label for label in left + right if label not in contracted]
+    return einsum(f"{''.join(left)},{''.join(right)}->{''.join(output)}", x, y)
+
+
+def transpose(x: Operand | Array, axes: Sequence[int] | None = None) -> Operand | Array:
+    """Return an operand with its axes permuted.
+
+    Parameters
+    ----------
+    x : Tensor, OpTreeNode or Array
+        The operand.
+    axes : sequence of int, optional
+        The permutation; by default, the axes are reversed.
+
+    Returns
+    -------
+    Tensor, OpTreeNode or Array
+        The operand, transposed.
+    """
+    if isinstance(x, Array):
+        return transpose_array(x, axes)
+    return x.backend.transpose(x, tuple(reversed(range(x.ndim)) if axes is None else axes))

@@ -65,23 +65,18 @@ class OutOfMemoryError(MemoryError):
 class Allocation:
     """A tracked block of memory. It lives as long as the memory, and records the release when it is deleted."""
 
-    __slots__ = ("add_record", "is_exported", "layout_cache", "release_record")
+    __slots__ = ("add_record", "release_record")
 
     release_record: tuple[str, int]
     add_record: Callable[[tuple[str, int]], None]
-    layout_cache: Any  # the LayoutCache with the NHWC copy of the values (``planning/layout.py``), or None
-    is_exported: bool  # other libraries can read and write the memory, so it has no layout cache
 
     def __del__(self) -> None:
-        if hasattr(self, "layout_cache"):  # else an error interrupted ``track``
+        if hasattr(self, "add_record"):  # else an error interrupted ``track``
             self.add_record(self.release_record)
 
 
 class ExternalMemory:
-    """Memory that the backend did not allocate. It is never cached in NHWC, as other libraries can write it."""
-
-    layout_cache: Any = None
-    is_exported = True
+    """Memory that the backend did not allocate."""
 
 
 Memory = Allocation | ExternalMemory  # of a tensor, shared by its views
@@ -116,15 +111,13 @@ class MemoryTracker:
         self.pending_records: deque[tuple[str, int]] = deque()
         self.add_record = self.pending_records.append
         self.lock = create_lock()  # held while records are added to the totals
-        self.has_layout_caches = False  # whether any tensor has or had a layout cache
 
     def track(self, nbytes: int, kind: str = "tensors") -> Allocation:
         """Count ``nbytes`` as allocated until the returned object is deleted."""
         allocation = Allocation()  # no constructor, as this runs for every tensor
-        allocation.release_record, allocation.add_record = (kind, -nbytes), self.add_record
-        allocation.is_exported = False
-        allocation.add_record((kind, nbytes))
-        allocation.layout_cache = None  # set last: ``__del__`` records a release only if it is set
+        allocation.release_record = kind, -nbytes
+        self.add_record((kind, nbytes))
+        allocation.add_record = self.add_record  # set last: ``__del__`` records a release only if it is set
         if len(self.pending_records) > MAX_PENDING_RECORDS:
             self._apply_records()
         return allocation

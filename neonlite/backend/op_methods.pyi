@@ -2,12 +2,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from neonlite.typing import BackendBase
-from neonlite.backend.tree_operands import Padding, Sizes
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.tree_operands import Padding, Sizes
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.typing import ArrayLike, AxisLike, DTypeLike, OperandLike, ShapeLike
+from neonlite.typing import ArrayLike, AxisLike, BackendBase, DTypeLike, OperandLike, ShapeLike
 
 def make_method(op: Op) -> Callable[..., Any]: ...
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from neonlite import messages
 from neonlite.backend.measure import ExternalMemory, Memory
-from neonlite.backend.planning.layout import TensorBase, export_array, find_images, layout_of, read_chwn
 from neonlite.messages import describe
 from neonlite.ops.functions import (
     Shape,
@@ -85,7 +84,7 @@ class OneElement(np.ndarray[Any, np.dtype[Any]]):
 # --- tensor: an array of a runtime with at least two dimensions; views of it share its memory ---
 
 
-class Tensor(TensorBase):
+class Tensor(Operand):
     """An array of at least two dimensions; slices, reshapes and transposes are views that share its memory.
 
     Backends create tensors, as in ``be.zeros((2, 3))``; this constructor is internal. ``t[:] = tree`` evaluates an
@@ -115,7 +114,7 @@ class Tensor(TensorBase):
     Attributes
     ----------
     persist_values : bool
-        False if writing another tensor of the same memory may discard the values.
+        neon's flag; it has no effect.
     rounding : bool
         neon's flag for stochastic rounding; it has no effect.
     owner : (str, str), optional
@@ -171,7 +170,7 @@ class Tensor(TensorBase):
     ) -> None:
         if type(info) is not Info:
             raise TypeError(f"Tensor: expected a method of a backend, got {describe(array)}. Call be.array(values).")
-        self.storage = array  # call ``layout.read_chwn`` or ``layout.write_chwn`` before reading or writing it
+        self.storage = array  # outside of traces; else ``_array``, which refuses
         self.info = info
         self.name = name
         self.base = base
@@ -206,9 +205,17 @@ class Tensor(TensorBase):
         return self.size * dtype_bits(self.info.dtype) // 8
 
     @property
-    def layout(self) -> str:
-        """The physical layout of the values: "CHWN" (C order), "NHWC" (images), or "columns" (Fortran order)."""
-        return layout_of(self)
+    def is_contiguous(self) -> bool:
+        """Whether the elements are contiguous in memory, in C order."""
+        return bool(self.info.attrs["contiguous"])
+
+    @property
+    def root(self) -> Tensor:
+        """The tensor that owns the memory: the last of the chain of bases, or this one."""
+        x = self
+        while x.base is not None:
+            x = x.base
+        return x
 
     @property
     def _original_base(self) -> Tensor:
@@ -216,8 +223,10 @@ class Tensor(TensorBase):
 
     @property
     def _array(self) -> NativeArray:
-        """The runtime's array. Reading it exports the memory, which has no layout cache from then on."""
-        return export_array(self)
+        """The runtime's array. TypeError in a function that is traced, where values are not computed yet."""
+        if traces and (trace := traces.get(get_ident())) is not None:
+            trace.check_access(self)
+        return self.storage
 
     @property
     def _tensor(self) -> NativeArray:
@@ -331,13 +340,11 @@ class Tensor(TensorBase):
         IndexError
             On a GPU, an earlier op used an index out of range.
         """
-        array: NumPyArray = self.backend.runtime.get(read_chwn(self))
+        array: NumPyArray = self.backend.runtime.get(self._array)
         return array.view(OneElement) if array.size == 1 else array
 
     def numpy(self) -> NumPyArray:
         """Return the values as a NumPy array that shares the memory where possible, else as a copy.
-
-        Use it before the tensor is written again: later values may be in the layout cache only.
 
         Returns
         -------
@@ -345,7 +352,7 @@ class Tensor(TensorBase):
             An array of the tensor's shape and dtype. Do not write to it.
         """
         try:
-            return self.backend.runtime.numpy_view(read_chwn(self))
+            return self.backend.runtime.numpy_view(self._array)
         except (BufferError, TypeError, RuntimeError):
             return self.get()
 
@@ -373,16 +380,14 @@ class Tensor(TensorBase):
         return device
 
     def __repr__(self) -> str:
-        """Return the values, truncated, with name, shape, dtype, backend and layout."""
+        """Return the values, truncated, with name, shape, dtype and backend."""
         name = f"{self.name!r}, " if self.name else ""
-        layout = f", {self.layout}" if self.layout != "CHWN" else ""
-        details = f"{name}{self.shape}, {self.info.dtype}, {self.backend.name}{layout}"
+        details = f"{name}{self.shape}, {self.info.dtype}, {self.backend.name}"
         return f"Tensor({format_values(self, 'Tensor(')}, {details})"
 
     def _repr_html_(self) -> str:
         """Return the values of a small matrix as an HTML table, those of any other tensor as text, for notebooks."""
-        layout = f", {self.layout}" if self.layout != "CHWN" else ""
-        head = messages.title(self.name or "Tensor", f"{self.shape} {self.info.dtype} on {self.backend.name}{layout}")
+        head = messages.title(self.name or "Tensor", f"{self.shape} {self.info.dtype} on {self.backend.name}")
         if self.ndim > 2 or self.size > 400:
             return str(messages.stack(head, messages.code(format_values(self))))
         return str(messages.stack(head, messages.table([[f"{x:.4g}" for x in row] for row in self.get().tolist()])))
@@ -756,13 +761,8 @@ def format_values(t: Tensor, prefix: str = "") -> str:
 
 
 def display_values(t: Tensor) -> NumPyArray:
-    """Return the values for printing, bfloat16 as float32. The layout of images in NHWC is not changed."""
-    images = find_images(t)
-    if images and not images.has_chwn and images.is_for(t, images.shape):
-        nhwc: NumPyArray = t.backend.runtime.get(images.nhwc)
-        values = nhwc.reshape(images.shape[::-1]).transpose().reshape(t.shape)
-    else:
-        values = t.numpy()
+    """Return the values for printing, bfloat16 as float32."""
+    values = t.numpy()
     return values.astype(np.float32) if t.info.dtype == "bfloat16" else values
 
 

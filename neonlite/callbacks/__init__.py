@@ -8,6 +8,8 @@ from copy import deepcopy
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Never
 
+# fmt: off
+# ruff: isort: off
 from neonlite import messages
 from neonlite.backend import NervanaObject
 from neonlite.backend.objects import constructor_arguments, find_class
@@ -15,35 +17,15 @@ from neonlite.backend.validation import instance, integer, with_attributes
 from neonlite.callbacks.callback import Callback, CallbackBase, CallbacksBase, check_dataset, check_frequency
 from neonlite.callbacks.history import History
 from neonlite.callbacks.loggers import (
-    CSVLogger,
-    LiveCurves,
-    ProgressBarCallback,
-    TensorBoardLogger,
-    TrainLoggerCallback,
+    CSVLogger, LiveCurves, ProgressBarCallback, TensorBoardLogger, TrainLoggerCallback,
 )
 from neonlite.callbacks.monitoring import (
-    EarlyStop,
-    EarlyStopCallback,
-    HistoryFileCallback,
-    MonitorCallback,
-    ReduceOnPlateau,
-    SaveBestStateCallback,
-    SerializeModelCallback,
-    State,
-    TerminateOnNaN,
+    EarlyStop, EarlyStopCallback, HistoryFileCallback, MonitorCallback, ReduceOnPlateau, SaveBestStateCallback,
+    SerializeModelCallback, State, TerminateOnNaN,
 )
 from neonlite.callbacks.recording import (
-    BatchNormTuneCallback,
-    EvalCallback,
-    GANCostCallback,
-    GANPlotCallback,
-    HistCallback,
-    LossCallback,
-    MetricCallback,
-    MultiLabelStatsCallback,
-    RunTimerCallback,
-    TrainCostCallback,
-    TrainMulticostCallback,
+    BatchNormTuneCallback, EvalCallback, GANCostCallback, GANPlotCallback, HistCallback, LossCallback, MetricCallback,
+    MultiLabelStatsCallback, RunTimerCallback, TrainCostCallback, TrainMulticostCallback,
 )
 from neonlite.files import same_file
 from neonlite.messages import describe
@@ -57,35 +39,13 @@ if TYPE_CHECKING:
     from neonlite.transforms import Cost, Metric
 
 __all__ = [
-    "BatchNormTuneCallback",
-    "CSVLogger",
-    "Callback",
-    "CallbackBase",
-    "Callbacks",
-    "EarlyStop",
-    "EarlyStopCallback",
-    "EvalCallback",
-    "GANCostCallback",
-    "GANPlotCallback",
-    "HistCallback",
-    "History",
-    "HistoryFileCallback",
-    "LiveCurves",
-    "LossCallback",
-    "MetricCallback",
-    "MonitorCallback",
-    "MultiLabelStatsCallback",
-    "ProgressBarCallback",
-    "ReduceOnPlateau",
-    "RunTimerCallback",
-    "SaveBestStateCallback",
-    "SerializeModelCallback",
-    "TensorBoardLogger",
-    "TerminateOnNaN",
-    "TrainCostCallback",
-    "TrainLoggerCallback",
-    "TrainMulticostCallback",
+    "BatchNormTuneCallback", "CSVLogger", "Callback", "CallbackBase", "Callbacks", "EarlyStop", "EarlyStopCallback",
+    "EvalCallback", "GANCostCallback", "GANPlotCallback", "HistCallback", "History", "HistoryFileCallback",
+    "LiveCurves", "LossCallback", "MetricCallback", "MonitorCallback", "MultiLabelStatsCallback", "ProgressBarCallback",
+    "ReduceOnPlateau", "RunTimerCallback", "SaveBestStateCallback", "SerializeModelCallback", "TensorBoardLogger",
+    "TerminateOnNaN", "TrainCostCallback", "TrainLoggerCallback", "TrainMulticostCallback",
 ]
+# fmt: on
 
 if not TYPE_CHECKING:
     __getattr__ = module_getattr(__name__)

@@ -8,18 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from neonlite.backend import validation
 from neonlite.backend.objects import serialize
-from neonlite.backend.validation import (
-    boolean,
-    check_number,
-    expected_argument,
-    function,
-    import_extra,
-    instance,
-    integer,
-    one_of,
-    sequence,
-)
 from neonlite.callbacks.callback import PRIORITY_CHECKPOINT, PRIORITY_SAVE, PRIORITY_STOP, Callback, check_floats
 from neonlite.callbacks.history import hint_for_name, is_cost
 from neonlite.callbacks.recording import MetricCallback
@@ -69,7 +59,7 @@ class SerializeModelCallback(Callback):
                 "which saves nothing. Leave the callback out."
             )
         self.save_path = self.output_path = check_writable("save_path", save_path)
-        self.history = integer("SerializeModelCallback: history", history, 1)
+        self.history = validation.integer("SerializeModelCallback: history", history, 1)
         self.saved_epochs: list[int] = []  # those that have a file PATH_EPOCHS.EXT
 
     def on_train_begin(self, epochs: int) -> None:
@@ -112,7 +102,7 @@ class SerializeModelCallback(Callback):
     def set_state(self, state: object) -> None:
         if not isinstance(state, list):
             raise ValueError(f"SerializeModelCallback: expected a list of epochs as its state, got {describe(state)}")
-        self.saved_epochs = [integer("SerializeModelCallback: an epoch", x, 1) for x in state]
+        self.saved_epochs = [validation.integer("SerializeModelCallback: an epoch", x, 1) for x in state]
 
 
 def check_savable(callback: Callback, path: str) -> None:
@@ -143,7 +133,7 @@ class HistoryFileCallback(Callback):
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         self.path = self.output_path = check_writable("output_file", path)
-        import_extra("h5py", "an HDF5 file", "hdf5")
+        validation.import_extra("h5py", "an HDF5 file", "hdf5")
 
     def on_epoch_end(self, epoch: int) -> None:
         self.callbacks.history.write(self.path)
@@ -177,7 +167,7 @@ class ValueCallback(Callback):
 
     def __init__(self, monitor: str = "val_loss") -> None:
         super().__init__()
-        self.monitor = instance(f"{self.classnm}: monitor", monitor, str, "the name of a recorded value")
+        self.monitor = validation.instance(f"{self.classnm}: monitor", monitor, str, "the name of a recorded value")
         self.stopped = False
 
     def on_value(self, epoch: int, value: float) -> None:
@@ -248,9 +238,9 @@ class MonitorCallback(ValueCallback):
 
     def __init__(self, patience: int, monitor: str, min_delta: float, mode: str | None) -> None:
         super().__init__(monitor)
-        self.patience = integer(f"{self.classnm}: patience", patience, 1)
-        self.min_delta = check_number(f"{self.classnm}: min_delta", min_delta, 0)
-        self.mode = one_of(f"{self.classnm}: mode", mode, ("min", "max", None))
+        self.patience = validation.integer(f"{self.classnm}: patience", patience, 1)
+        self.min_delta = validation.check_number(f"{self.classnm}: min_delta", min_delta, 0)
+        self.mode = validation.one_of(f"{self.classnm}: mode", mode, ("min", "max", None))
         self.sign = 1  # -1 if the value is maximized
         self.best: float | None = None
         self.waiting_since: int | None = None  # the epoch of the best value, or of the last plateau
@@ -259,7 +249,7 @@ class MonitorCallback(ValueCallback):
     def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
         return {
             "best": lambda label, x: None if x is None else check_floats(label, [x])[0],
-            "waiting_since": lambda label, x: None if x is None else integer(label, x, -1),
+            "waiting_since": lambda label, x: None if x is None else validation.integer(label, x, -1),
         }
 
     def on_value(self, epoch: int, value: float) -> None:
@@ -354,7 +344,7 @@ class EarlyStop(MonitorCallback):
         mode: str | None = None,
     ) -> None:
         super().__init__(patience, monitor, min_delta, mode)
-        self.restore_best = boolean("EarlyStop: restore_best", restore_best)
+        self.restore_best = validation.boolean("EarlyStop: restore_best", restore_best)
         self.best_weights: Mapping[str, NumPyArray] | None = None
         self.last_weights: Mapping[str, NumPyArray] | None = None  # while the model has the best ones after fit
 
@@ -383,14 +373,14 @@ class EarlyStop(MonitorCallback):
     @property
     def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
         weights = {"best_weights": self._check_weights, "last_weights": self._check_weights}
-        return {**super()._state_fields, "stopped": boolean, **weights}
+        return {**super()._state_fields, "stopped": validation.boolean, **weights}
 
     def _check_weights(self, label: str, weights: Any) -> Any:
         """Return weights of the model, or None; raise ValueError for anything else."""
         if weights is not None:
             arrays: Any = self.model.layers.check_weights(weights)[1].values()
             if not all(map(is_float_array, arrays)):
-                raise ValueError(expected_argument(label, "floats", weights))
+                raise ValueError(validation.expected_argument(label, "floats", weights))
         return weights
 
 
@@ -441,13 +431,15 @@ class ReduceOnPlateau(MonitorCallback):
         mode: str | None = None,
     ) -> None:
         super().__init__(patience, monitor, min_delta, mode)
-        self.factor = check_number("ReduceOnPlateau: factor", factor, above=0, high=1)
-        self.min_rate = check_number("ReduceOnPlateau: min_rate", min_rate, 0)
+        self.factor = validation.check_number("ReduceOnPlateau: factor", factor, above=0, high=1)
+        self.min_rate = validation.check_number("ReduceOnPlateau: min_rate", min_rate, 0)
         self.scale = 1.0
 
     def on_train_begin(self, epochs: int) -> None:
         super().on_train_begin(epochs)
-        instance("ReduceOnPlateau: optimizer", self.model.optimizer, Optimizer, "an Optimizer, such as Adam(),")
+        validation.instance(
+            "ReduceOnPlateau: optimizer", self.model.optimizer, Optimizer, "an Optimizer, such as Adam(),"
+        )
         self.reduce_schedules(self.scale)
 
     def on_train_end(self) -> None:
@@ -479,7 +471,7 @@ class ReduceOnPlateau(MonitorCallback):
 
     @property
     def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
-        return {**super()._state_fields, "scale": partial(check_number, low=0, at_most=1)}
+        return {**super()._state_fields, "scale": partial(validation.check_number, low=0, at_most=1)}
 
 
 class SaveBestStateCallback(ValueCallback):
@@ -549,17 +541,19 @@ class EarlyStopCallback(ValueCallback):
 
     def __init__(self, stop_func: Callable[[State | None, float], tuple[State, bool]]) -> None:
         super().__init__()
-        self.stop_func = function("EarlyStopCallback: stop_func", stop_func, "a function of the state and the cost")
+        self.stop_func = validation.function(
+            "EarlyStopCallback: stop_func", stop_func, "a function of the state and the cost"
+        )
         self.state: object = None
 
     @property
     def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
-        return {"state": lambda label, state: state, "stopped": boolean}
+        return {"state": lambda label, state: state, "stopped": validation.boolean}
 
     def on_value(self, epoch: int, value: float) -> None:
         result = self.stop_func(self.state, value)
         label = "EarlyStopCallback: the result of stop_func"
-        state, stopped = sequence(label, result, "a pair (state, whether to stop)", count=2)
+        state, stopped = validation.sequence(label, result, "a pair (state, whether to stop)", count=2)
         self.state = serialize(state, "EarlyStopCallback: the state that stop_func returned")
         self.stopped = bool(stopped)
         self.model.finished = self.model.finished or self.stopped

@@ -11,28 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from neonlite.argparser import ConfigParser, add_backend_option, add_option, number, positive_float, positive_int
-from neonlite.cli.commands import (
-    connected,
-    flush_streams,
-    format_error,
-    format_message,
-    print_error,
-    print_warnings,
-    run_bench,
-    run_draw,
-    run_eval,
-    run_info,
-    run_predict,
-    run_sample,
-)
-from neonlite.cli.train import (
-    CSV_BATCH_SIZE,
-    CSV_EPOCHS,
-    HIDDEN_SIZES,
-    MAX_INTEGER_CLASSES,
-    VALIDATION_SPLIT,
-    run_train,
-)
+from neonlite.cli import commands, train as training
 from neonlite.messages import did_you_mean, use_wordings
 from neonlite.version import __version__
 
@@ -58,23 +37,28 @@ def make_parser() -> ConfigParser:
         epilog="Set NEONLITE_DEBUG=1 in the environment to print the traceback of an error.",
     )
     parser.add_argument("--version", action="version", version=f"neonlite {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     rows: tuple[tuple[Callable[..., None], Callable[[ConfigParser], None] | None, str, str], ...] = (
-        (run_train, add_train_options, "train", "train a network on a data set or a CSV file"),
-        (run_eval, add_eval_options, "eval", "evaluate a saved network on a validation set or a CSV file"),
+        (training.run_train, add_train_options, "train", "train a network on a data set or a CSV file"),
+        (commands.run_eval, add_eval_options, "eval", "evaluate a saved network on a validation set or a CSV file"),
         (
-            run_predict,
+            commands.run_predict,
             add_predict_options,
             "predict",
             "print the predictions of a saved network for a CSV file, as CSV",
         ),
-        (run_sample, add_sample_options, "sample", "generate text with a network trained on text"),
-        (run_info, None, "info", "list the installed runtimes, and how to install the others"),
-        (run_draw, add_draw_options, "draw", "print a network: layers, shapes, parameters, memory"),
-        (run_bench, add_bench_options, "bench", "measure training steps of networks on every installed runtime"),
+        (commands.run_sample, add_sample_options, "sample", "generate text with a network trained on text"),
+        (commands.run_info, None, "info", "list the installed runtimes, and how to install the others"),
+        (commands.run_draw, add_draw_options, "draw", "print a network: layers, shapes, parameters, memory"),
+        (
+            commands.run_bench,
+            add_bench_options,
+            "bench",
+            "measure training steps of networks on every installed runtime",
+        ),
     )
     for handler, add_options, name, description in rows:
-        command: ConfigParser = commands.add_parser(name, help=description, description=description)
+        command: ConfigParser = subparsers.add_parser(name, help=description, description=description)
         command.add_options = add_options
         command.set_defaults(handler=handler)
     return parser
@@ -96,7 +80,7 @@ def add_train_options(train: ConfigParser) -> None:
         "-e",
         of=Model.fit,
         help="maximum number of epochs, in total with --resume; the learning rate decreases over this number, also if "
-        f"training ends earlier (default: that of the recipe; {CSV_EPOCHS} for a CSV file)",
+        f"training ends earlier (default: that of the recipe; {training.CSV_EPOCHS} for a CSV file)",
     )
     add_option(
         train,
@@ -108,7 +92,7 @@ def add_train_options(train: ConfigParser) -> None:
         "restored. 0: train all epochs and use the last weights; with --resume, continue also after training has "
         "ended early (default: %(default)s)",
     )
-    batch_sizes = f"batch size (default: that of the recipe; {CSV_BATCH_SIZE} for a CSV file)"
+    batch_sizes = f"batch size (default: that of the recipe; {training.CSV_BATCH_SIZE} for a CSV file)"
     add_option(train, "batch_size", "-z", of=Model.fit, help=batch_sizes)
     add_option(train, "optimizer", of=Model.fit, choices=OPTIMIZERS, help="%(choices)s (default: adam)")
     rates = "initial learning rate; it decreases to 0 over --epochs by a cosine schedule"
@@ -139,9 +123,9 @@ def add_train_options(train: ConfigParser) -> None:
         "task",
         choices=("classify", "regress"),
         help="predict classes or numbers (default: classes for text, and for integers with at most "
-        f"{MAX_INTEGER_CLASSES} different values; else numbers)",
+        f"{training.MAX_INTEGER_CLASSES} different values; else numbers)",
     )
-    sizes = f"sizes of the hidden layers (default: {' '.join(map(str, HIDDEN_SIZES))})"
+    sizes = f"sizes of the hidden layers (default: {' '.join(map(str, training.HIDDEN_SIZES))})"
     add_option(table, "hidden", of=csv_mlp, nargs="+", metavar="SIZE", help=sizes)
     add_option(
         table,
@@ -150,7 +134,8 @@ def add_train_options(train: ConfigParser) -> None:
         type=fraction,
         default=None,
         metavar="FRACTION",
-        help=f"fraction of the rows to validate on, at random; 0 disables --patience (default: {VALIDATION_SPLIT})",
+        help="fraction of the rows to validate on, at random; 0 disables --patience "
+        f"(default: {training.VALIDATION_SPLIT})",
     )
     add_option(table, "ignore", nargs="+", metavar="COLUMN", help="columns that are not inputs")
 
@@ -253,22 +238,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status, args = 0, argparse.Namespace(command_line=list(sys.argv[1:] if arguments is None else arguments))
     try:
         make_parser().parse_args(arguments, args)
-        with print_warnings(args), use_wordings(WORDINGS):
+        with commands.print_warnings(args), use_wordings(WORDINGS):
             args.handler(args)
     except SystemExit:
-        flush_streams(0)
+        commands.flush_streams(0)
         raise
     except KeyboardInterrupt:
-        print_error("interrupted")
+        commands.print_error("interrupted")
         status = 130
     except BrokenPipeError:  # as in neonlite info | head
         status = 141
     except Exception as error:
         if os.environ.get("NEONLITE_DEBUG", "0") not in ("", "0"):
             raise
-        if (communicator := connected()) is not None:
+        if (communicator := commands.connected()) is not None:
             time.sleep(2 * (communicator.rank > 0))  # an error of all processes is reported by rank 0
-            communicator.abort(format_message(format_error(error), args))
-        print_error(f"neonlite: {format_message(format_error(error), args)}")
+            communicator.abort(commands.format_message(commands.format_error(error), args))
+        commands.print_error(f"neonlite: {commands.format_message(commands.format_error(error), args)}")
         status = 1
-    return flush_streams(status)
+    return commands.flush_streams(status)

@@ -16,16 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neonlite.backend import gen_backend
-from neonlite.cli.commands import (
-    format_evaluation,
-    format_metrics,
-    format_option,
-    load_data,
-    make_metric,
-    make_optimizer,
-    print_error,
-    say,
-)
+from neonlite.cli import commands
 from neonlite.files import check_writable, is_stream, same_file
 from neonlite.messages import listed
 
@@ -55,7 +46,7 @@ def run_train(args: argparse.Namespace) -> None:
     unused = [option for option in (RECIPE_OPTIONS if is_csv else CSV_OPTIONS) if getattr(args, option) is not None]
     if unused:
         kind = "a CSV file" if is_csv else f"the data set {args.dataset}"
-        raise ValueError(f"{', '.join(map(format_option, unused))} cannot be used with {kind}")
+        raise ValueError(f"{', '.join(map(commands.format_option, unused))} cannot be used with {kind}")
     if args.plot:
         args.plot = check_plot_path(args.plot)
     check_distinct_files(args)
@@ -106,7 +97,7 @@ def train_on_dataset(args: argparse.Namespace, rank: int, size: int) -> None:
             f"expected a network for {args.dataset}, one of {', '.join(networks)}, got {settings['model']}."
         )
     be = gen_backend(args.backend, rng_seed=args.seed or 0, batch_size=batch_size or settings["batch_size"])
-    dataset, train_set, valid_set = load_data(
+    dataset, train_set, valid_set = commands.load_data(
         args.dataset, args.data_dir, settings["augment"], metadata or settings, not batch_size
     )
     be.bsz = split_batch(be.bsz, rank, size)
@@ -121,22 +112,22 @@ def train_on_dataset(args: argparse.Namespace, rank: int, size: int) -> None:
         model.metadata = {"vocab": dataset.vocab, "time_steps": dataset.time_steps} if args.dataset == "text" else {}
         if args.dataset == "text" and args.data_dir:
             model.metadata["text"] = args.data_dir.name
-        optimizer = make_optimizer(args.optimizer or "adam", args.lr or settings["lr"], epochs)
+        optimizer = commands.make_optimizer(args.optimizer or "adam", args.lr or settings["lr"], epochs)
         run_label = f"{settings['model']}, seed {be.rng_seed},"
     save, progress_bar = args.save or args.resume, not args.no_progress_bar
     callbacks = Callbacks(
-        model, eval_set=valid_set, metric=make_metric(args.dataset), progress_bar=progress_bar, save_path=save
+        model, eval_set=valid_set, metric=commands.make_metric(args.dataset), progress_bar=progress_bar, save_path=save
     )
     for callback in stopping_callbacks(args.patience):
         callbacks.add_callback(callback)
-    say(f"{dataset!r}; {run_label} on {be.name}")
+    commands.say(f"{dataset!r}; {run_label} on {be.name}")
     start = time.perf_counter()
     with print_resume_command(args):
         model.fit(train_set, CrossEntropyMulti(), optimizer, epochs, callbacks, distributed=size > 1)
     if rank:
         return
     check_finite(model, save)
-    say(f"{format_evaluation(args.dataset, model, valid_set)}, after {format_training(model, start)}")
+    commands.say(f"{commands.format_evaluation(args.dataset, model, valid_set)}, after {format_training(model, start)}")
     finish_training(args, model, callbacks.history, save)
 
 
@@ -166,13 +157,13 @@ def finish_training(args: argparse.Namespace, model: Any, history: Any, save: Pa
     costs = history.records.get("val_loss") if args.patience else None
     if costs:
         epoch, cost = min(costs, key=lambda record: (math.isnan(record[1]), record[1]))
-        say(f"weights of epoch {epoch:.0f}, which has the lowest validation cost, {cost:.4g}")
+        commands.say(f"weights of epoch {epoch:.0f}, which has the lowest validation cost, {cost:.4g}")
     if save:
         model.save_params(save)  # with the best weights, and even if there was no epoch left to train
-    say(f"model: {save or 'not saved; -s FILE saves it'}")
+    commands.say(f"model: {save or 'not saved; -s FILE saves it'}")
     if args.plot:
         history.plot(args.plot)
-        say(f"plot: {args.plot}")
+        commands.say(f"plot: {args.plot}")
 
 
 def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
@@ -214,7 +205,7 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
         model = Model(layers, name=table.path.stem)
         settings = {name: getattr(args, name) for name in CSV_SETTINGS}
         model.metadata = {"target": target, "csv": {**settings, "rows": len(table)}}
-        optimizer = make_optimizer(args.optimizer or "adam", args.lr or CSV_RATE, epochs)
+        optimizer = commands.make_optimizer(args.optimizer or "adam", args.lr or CSV_RATE, epochs)
     if model.epoch_index >= epochs:
         raise ValueError(
             f"{args.resume}: expected epochs left to train, got {model.epoch_index} of {epochs} trained. Pass "
@@ -241,13 +232,13 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
     if rank:
         return
     check_finite(model, save)
-    say(f"inputs: {model.input_encoder}\ntarget: {model.target_encoder}")
+    commands.say(f"inputs: {model.input_encoder}\ntarget: {model.target_encoder}")
     selected: Any = slice(None)
     kind = "training"
     if split:
         (_, selected), kind = split_rows(y if is_classes else [0] * len(y), split, be.rng_seed), "validation"
-    metrics = format_metrics(model, {name: x[selected] for name, x in X.items()}, y[selected])
-    say(f"{kind} rows: {metrics}\ntrained {format_training(model, start)}")
+    metrics = commands.format_metrics(model, {name: x[selected] for name, x in X.items()}, y[selected])
+    commands.say(f"{kind} rows: {metrics}\ntrained {format_training(model, start)}")
     finish_training(args, model, history, save)
 
 
@@ -265,7 +256,9 @@ def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     if kind == "T":
         found = "text; numbers have a decimal point" if have_decimal_commas(values.tolist()) else "text"
     reason = f"--task {task}" if task else found if kind == "T" else f"{found}; for {other}"
-    say(f"{table.path}: {len(table)} rows; predicting {'classes' if is_classes else 'numbers'} of {target} ({reason})")
+    commands.say(
+        f"{table.path}: {len(table)} rows; predicting {'classes' if is_classes else 'numbers'} of {target} ({reason})"
+    )
     if not is_classes:
         return False, values.astype("float64")
     if n < 2 or n == len(values):
@@ -284,7 +277,7 @@ def print_resume_command(args: argparse.Namespace) -> Iterator[None]:
         if save := args.save or args.resume:
             data_option = ["-w", str(args.data_dir)] if args.data_dir else []
             command = ["neonlite", "train", str(args.dataset), "--resume", str(save), *data_option]
-            print_error(f"to resume: {shlex.join(command)}")
+            commands.print_error(f"to resume: {shlex.join(command)}")
         raise
 
 
@@ -314,7 +307,7 @@ def check_resume_options(args: argparse.Namespace, *names: str) -> None:
     """Raise ValueError if there are options beside --resume whose values are in the checkpoint."""
     fixed = [name for name in names if getattr(args, name) is not None]
     if fixed:
-        options = ", ".join(map(format_option, fixed))
+        options = ", ".join(map(commands.format_option, fixed))
         these = "this setting" if len(fixed) == 1 else "these settings"
         raise ValueError(
             f"{options} cannot be used with --resume: {args.resume} contains {these}. "

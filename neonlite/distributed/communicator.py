@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from neonlite.backend import Backend, Tensor
 from neonlite.backend.batch_size import Shard, use_shard
-from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.validation import check_number
 from neonlite.distributed.monitor import LOOPBACK, Monitor
 from neonlite.distributed.supervisor import MPICH_PREFIX, SHARED_MEMORY, shared_memory_files, unused_files
@@ -313,7 +312,7 @@ class NcclCommunicator(MPICommunicator):
             self.communicator = nccl.NcclCommunicator(self.size, unique_id, self.rank)
 
     def all_reduce(self, buffer: Buffer, deterministic: bool = False) -> Buffer:
-        array: Any = write_chwn(buffer) if isinstance(buffer, Tensor) else buffer
+        array: Any = buffer._array if isinstance(buffer, Tensor) else buffer
         cupy = sys.modules.get("cupy")  # not imported without a GPU
         is_on_gpu = cupy is not None and isinstance(array, cupy.ndarray)
         if cupy is None or not is_on_gpu or not has_nccl() or not array.flags.c_contiguous or not array.size:
@@ -385,7 +384,7 @@ def host_array(buffer: Tensor | NDArray[Any], half: np.dtype[Any] | None = None)
     copied = False
     if isinstance(buffer, Tensor):
         try:
-            values = buffer.backend.runtime.numpy_view(write_chwn(buffer))
+            values = buffer.backend.runtime.numpy_view(buffer._array)
         except BufferError:  # on a GPU
             values, copied = buffer.get(), True
     elif not isinstance(buffer, np.ndarray):

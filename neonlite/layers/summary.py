@@ -34,7 +34,6 @@ class LayerSummary:
     parameters: int = 0
     buffers: int = 0  # bytes of outputs, masks and so on; 0 if it works in place
     flops: int = 0
-    layout: str = "CHWN"  # in which the layer leaves its outputs, see ``Tensor.layout``
 
     def format_cells(self) -> tuple[str, ...]:
         """Return the cells of the row as text."""
@@ -43,8 +42,8 @@ class LayerSummary:
             format_bytes(self.buffers) if self.buffers else "",
             format_count(self.flops) if self.flops else "",
         )
-        outputs = str(self.out_shape) if self.layout == "CHWN" else f"{self.out_shape}, layout {self.layout}"
-        return f"{'  ' * self.depth}{printable(self.name, keep='')} ({self.class_name})", outputs, *numbers
+        name = f"{'  ' * self.depth}{printable(self.name, keep='')} ({self.class_name})"
+        return name, str(self.out_shape), *numbers
 
 
 @dataclass(repr=False)
@@ -207,18 +206,13 @@ def summarize_layer(depth: int, layer: Any) -> LayerSummary:
 
 
 def count_flops(dry_run: Any, row: LayerSummary, layer: Any) -> None:
-    """Wrap fprop and bprop of a layer to count their FLOPs, and record the layout of its outputs.
-
-    Containers are not wrapped: their layers count.
-    """
+    """Wrap fprop and bprop of a layer to count their FLOPs. Containers are not wrapped: their layers count."""
 
     def counting(step: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **options: Any) -> Any:
             before = dry_run.flops
             result = step(*args, **options)
             row.flops += dry_run.flops - before
-            if step.__name__ == "fprop":
-                row.layout = getattr(result, "layout", "CHWN")
             return result
 
         return run

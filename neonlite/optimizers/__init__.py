@@ -2,54 +2,25 @@
 
 from typing import TYPE_CHECKING
 
+# fmt: off
+# ruff: isort: off
 from neonlite.backend.objects import declare_builtin
 from neonlite.name_hints import module_getattr
 from neonlite.optimizers.optimizer import Optimizer, get_param_list
 from neonlite.optimizers.rules import (
-    Adadelta,
-    Adagrad,
-    Adam,
-    AdamW,
-    GradientDescentMomentum,
-    LossScaling,
-    MultiOptimizer,
-    RMSProp,
-    ShiftAdaMax,
+    Adadelta, Adagrad, Adam, AdamW, GradientDescentMomentum, LossScaling, MultiOptimizer, RMSProp, ShiftAdaMax,
 )
 from neonlite.optimizers.schedule import (
-    CosineSchedule,
-    ExpSchedule,
-    PolySchedule,
-    PowerSchedule,
-    ReducedSchedule,
-    Schedule,
-    ShiftSchedule,
-    StepSchedule,
+    CosineSchedule, ExpSchedule, PolySchedule, PowerSchedule, ReducedSchedule, Schedule, ShiftSchedule, StepSchedule,
     WarmupSchedule,
 )
 
 __all__ = [
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "CosineSchedule",
-    "ExpSchedule",
-    "GradientDescentMomentum",
-    "LossScaling",
-    "MultiOptimizer",
-    "Optimizer",
-    "PolySchedule",
-    "PowerSchedule",
-    "RMSProp",
-    "ReducedSchedule",
-    "Schedule",
-    "ShiftAdaMax",
-    "ShiftSchedule",
-    "StepSchedule",
-    "WarmupSchedule",
-    "get_param_list",
+    "Adadelta", "Adagrad", "Adam", "AdamW", "CosineSchedule", "ExpSchedule", "GradientDescentMomentum", "LossScaling",
+    "MultiOptimizer", "Optimizer", "PolySchedule", "PowerSchedule", "RMSProp", "ReducedSchedule", "Schedule",
+    "ShiftAdaMax", "ShiftSchedule", "StepSchedule", "WarmupSchedule", "get_param_list",
 ]
+# fmt: on
 
 if not TYPE_CHECKING:
     __getattr__ = module_getattr(__name__)

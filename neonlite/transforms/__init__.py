@@ -2,102 +2,34 @@
 
 from typing import TYPE_CHECKING
 
+# fmt: off
+# ruff: isort: off
 from neonlite.backend.objects import declare_builtin
 from neonlite.name_hints import module_getattr
 from neonlite.transforms.activation import (
-    GELU,
-    Explin,
-    Identity,
-    Logistic,
-    Normalizer,
-    PixelwiseSoftmax,
-    Rectlin,
-    Rectlinclip,
-    Sign,
-    SiLU,
-    Softmax,
-    Tanh,
+    GELU, Explin, Identity, Logistic, Normalizer, PixelwiseSoftmax, Rectlin, Rectlinclip, Sign, SiLU, Softmax, Tanh,
 )
 from neonlite.transforms.cost import (
-    CrossEntropyBinary,
-    CrossEntropyMulti,
-    GANCost,
-    MeanSquared,
-    SmoothL1Loss,
-    SquareHingeLoss,
-    SumSquared,
+    CrossEntropyBinary, CrossEntropyMulti, GANCost, MeanSquared, SmoothL1Loss, SquareHingeLoss, SumSquared,
 )
 from neonlite.transforms.metric import (
-    Accuracy,
-    BitsPerCharacter,
-    BLEUScore,
-    EditDistance,
-    LogLoss,
-    Misclassification,
-    MultiMetric,
-    ObjectDetection,
-    Perplexity,
-    PrecisionRecall,
-    SequenceAccuracy,
-    TopKMisclassification,
+    Accuracy, BitsPerCharacter, BLEUScore, EditDistance, LogLoss, Misclassification, MultiMetric, ObjectDetection,
+    Perplexity, PrecisionRecall, SequenceAccuracy, TopKMisclassification,
 )
 from neonlite.transforms.metrics import (
-    F1,
-    R2,
-    ROCAUC,
-    ConfusionMatrix,
-    CostMetric,
-    MeanAbsoluteError,
-    MeanSquaredError,
-    get_metric,
+    F1, R2, ROCAUC, ConfusionMatrix, CostMetric, MeanAbsoluteError, MeanSquaredError, get_metric,
 )
 from neonlite.transforms.transform import ColorNoise, Cost, Metric, Transform
 
 __all__ = [
-    "F1",
-    "GELU",
-    "R2",
-    "ROCAUC",
-    "Accuracy",
-    "BLEUScore",
-    "BitsPerCharacter",
-    "ColorNoise",
-    "ConfusionMatrix",
-    "Cost",
-    "CostMetric",
-    "CrossEntropyBinary",
-    "CrossEntropyMulti",
-    "EditDistance",
-    "Explin",
-    "GANCost",
-    "Identity",
-    "LogLoss",
-    "Logistic",
-    "MeanAbsoluteError",
-    "MeanSquared",
-    "MeanSquaredError",
-    "Metric",
-    "Misclassification",
-    "MultiMetric",
-    "Normalizer",
-    "ObjectDetection",
-    "Perplexity",
-    "PixelwiseSoftmax",
-    "PrecisionRecall",
-    "Rectlin",
-    "Rectlinclip",
-    "SequenceAccuracy",
-    "SiLU",
-    "Sign",
-    "SmoothL1Loss",
-    "Softmax",
-    "SquareHingeLoss",
-    "SumSquared",
-    "Tanh",
-    "TopKMisclassification",
-    "Transform",
-    "get_metric",
+    "F1", "GELU", "R2", "ROCAUC", "Accuracy", "BLEUScore", "BitsPerCharacter", "ColorNoise", "ConfusionMatrix", "Cost",
+    "CostMetric", "CrossEntropyBinary", "CrossEntropyMulti", "EditDistance", "Explin", "GANCost", "Identity", "LogLoss",
+    "Logistic", "MeanAbsoluteError", "MeanSquared", "MeanSquaredError", "Metric", "Misclassification", "MultiMetric",
+    "Normalizer", "ObjectDetection", "Perplexity", "PixelwiseSoftmax", "PrecisionRecall", "Rectlin", "Rectlinclip",
+    "SequenceAccuracy", "SiLU", "Sign", "SmoothL1Loss", "Softmax", "SquareHingeLoss", "SumSquared", "Tanh",
+    "TopKMisclassification", "Transform", "get_metric",
 ]
+# fmt: on
 
 if not TYPE_CHECKING:
     __getattr__ = module_getattr(__name__)

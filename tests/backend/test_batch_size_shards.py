@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.minibatches import joined, prefetch_threads, textbook_order
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from neonlite import Backend
 from neonlite.backend.batch_size import Shard, draw_minibatch_mask, global_batch_size, use_shard

@@ -197,7 +197,7 @@ def test_the_needs_of_a_large_tree_are_its_temporaries_its_partials_and_register
 def test_a_buffer_that_is_too_small_is_freed_before_a_larger_one_is_allocated(
     cpu: Backend, threads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("neonlite.backend.runtimes.onednn.products.get_library", lambda: None)  # use NumPy
+    monkeypatch.setattr("neonlite.backend.runtimes.onednn.bindings.get_library", lambda: None)  # use NumPy
     threads(1)
     x, y, out = cpu.ones((900, 1000)), cpu.ones((1000, 1000)), cpu.ones((1000, 1000))
 
@@ -270,7 +270,7 @@ def test_each_thread_has_an_arena_that_is_freed_with_it(arena_be: Backend) -> No
 
 
 def test_workspaces_have_the_largest_size_that_was_needed(arena_be: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neonlite.backend.runtimes.onednn.convolution.get_library", lambda: None)  # use NumPy
+    monkeypatch.setattr("neonlite.backend.runtimes.onednn.bindings.get_library", lambda: None)  # use NumPy
 
     def convolve(side: int) -> int:
         layer = arena_be.conv_layer("float32", 4, 16, 8, H=side, W=side, R=3, S=3, pad_h=1, pad_w=1)

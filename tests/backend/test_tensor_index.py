@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from helpers.runtimes import refused
 from helpers.tensors import counted, holds
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 # --- indexing ------------------------------------------------------------------------------------------------------
 

@@ -18,8 +18,7 @@ import pytest
 
 from neonlite import cli
 from neonlite.callbacks import Callback
-from neonlite.cli import commands, main
-from neonlite.cli import train as train_command
+from neonlite.cli import commands, main, train as train_command
 from neonlite.data import corpora, digits
 from neonlite.models import Model
 from neonlite.models.zoo import MODELS

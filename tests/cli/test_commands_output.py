@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from neonlite import cli
 from neonlite.backend.measure import OutOfMemoryError
 from neonlite.callbacks import Callbacks, History
 from neonlite.cli import commands, main
@@ -54,7 +53,7 @@ def test_an_error_is_one_line_and_neonlite_debug_raises_it(capsys, monkeypatch, 
     def fail(args: Any) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "run_info", fail)
+    monkeypatch.setattr(commands, "run_info", fail)
     monkeypatch.delenv("NEONLITE_DEBUG", raising=False)
     assert main(["info"]) == 1
     assert capsys.readouterr().err == words

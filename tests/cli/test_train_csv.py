@@ -18,8 +18,7 @@ import pytest
 
 from neonlite import files, gen_backend
 from neonlite.callbacks import Callback
-from neonlite.cli import main
-from neonlite.cli import train as train_command
+from neonlite.cli import main, train as train_command
 from neonlite.data.csv_files import read_csv
 from neonlite.models import Model
 from neonlite.models.training_state import read_checkpoint, write_checkpoint

@@ -1,4 +1,4 @@
-"""Random programs and networks of image layers, to compare results with and without layout caches."""
+"""Random programs and networks of image layers, to compare the results of libraries with those of NumPy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import reject
 
-from neonlite import Autodiff, Backend, NervanaObject
-from neonlite.backend.planning.layout import layout_of
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite import Autodiff, Backend, NervanaObject, jit
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.tensor import Tensor
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import (
@@ -32,7 +31,7 @@ N = 2
 
 
 def plain() -> Backend:
-    """Return a backend whose primitives are NumPy's, without NHWC support."""
+    """Return a backend whose primitives are NumPy's."""
     be = Backend("cpu", rng_seed=1, batch_size=N)
     be.primitives = NumPyPrimitives(be.runtime)
     be._executor = be.runtime.executor(be.runtime, be.primitives)
@@ -254,43 +253,23 @@ PARTS: dict[str, Callable[[], Any]] = {
 
 
 def trained(be: Backend, parts: list[str]) -> list[Any]:
-    """Return what a network computes in two steps: outputs, deltas, gradients; and then for inference."""
+    """Return what a network computes in two steps, as programs: outputs, errors, gradients; and then for inference."""
     NervanaObject.be = be
     net = Sequential([Conv((1, 1, 4), Gaussian(0.0, 0.3)), *(PARTS[part]() for part in parts)])
     try:
         net.configure((3, 9, 9))
     except ValueError:  # the images are too small
         reject()
-    net.allocate()
-    net.layers[0].needs_deltas = True
-    net.allocate_deltas()
+    net.allocate_parameters()
+
+    @jit
+    def step(x: Any, e: Any) -> list[Any]:
+        y = net(x, training=True)
+        return [y, *Autodiff(y, be, e).get_grad_op_tree([x, *net.parameters])]
+
     rng, results = np.random.default_rng(5), []
-    x = be.zeros((3 * 81, N))
+    x, y = be.zeros((3 * 81, N)), net(be.zeros((3 * 81, N)))
     for _ in range(2):
         x[:] = rng.standard_normal(x.shape)
-        y = net.fprop(x)
-        if rng.integers(2):
-            results.append(y.get())
-        results.append(net.bprop(be.array(rng.standard_normal(y.shape))).get())
-        results += [g.get() for g in net.gradients]
-    return [*results, net.fprop(x, inference=True).get()]
-
-
-class Case:
-    """A convolution whose results are in NHWC, and their values."""
-
-    def __init__(self, be: Backend, dims: tuple[int, int, int] = (4, 6, 6), outputs: Tensor | None = None) -> None:
-        rng, (C, H, W) = np.random.default_rng(3), dims
-        self.be, be.bsz = be, N
-        self.layer = be.conv_layer("float32", N, C, C, H=H, W=W, R=1, S=1)
-        self.I, self.F = be.array(rng.integers(-3, 4, (C * H * W, N))), be.array(np.eye(C))
-        self.O = be.zeros((C * H * W, N)) if outputs is None else outputs
-        self.wanted = self.I.get()
-        self.run()
-
-    def run(self) -> None:
-        self.be.fprop_conv(self.layer, self.I, self.F, self.O)
-
-    @property
-    def is_nhwc_only(self) -> bool:
-        return layout_of(self.O) == "NHWC"
+        results += [t.get() for t in step(x, be.array(rng.standard_normal(y.shape)))]
+    return [*results, net(x).get()]

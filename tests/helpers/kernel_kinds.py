@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from neonlite import Backend
-from neonlite.backend.planning.layout import ImageShape, write_chwn
+from neonlite.backend.primitives.geometry import ImageShape
 
 
 def tensors(be: Backend, *shapes: tuple[int, ...]) -> list[Any]:
@@ -143,7 +143,7 @@ def reordered(be: Backend) -> Any:
     back = be.empty(x.shape)
     if not hasattr(be.primitives, "reorder"):
         return x
-    array, target = (write_chwn(t, overwrite=True) for t in (x, back))
+    array, target = (t._array for t in (x, back))
     nhwc_buffer = be.runtime.xp.empty(array.size, dtype=array.dtype)
     be.primitives.reorder(ImageShape(*x.shape), array, nhwc_buffer, False)
     be.primitives.reorder(ImageShape(*x.shape), target, nhwc_buffer, True)

@@ -10,10 +10,9 @@ import numpy as np
 from helpers import op_cases
 from helpers.standin_cudnn import Frontend
 from neonlite import Backend
+from neonlite.backend.runtimes import cuda as images
 from neonlite.backend.runtimes.base import ReferenceExecutor
-from neonlite.backend.runtimes.cuda import codegen as kernels_module
-from neonlite.backend.runtimes.cuda import kernels
-from neonlite.backend.runtimes.cuda import pooling as images
+from neonlite.backend.runtimes.cuda import codegen as kernels_module, kernels
 from neonlite.backend.runtimes.cuda.convolution import IM2COL_KERNEL, REORDER_KERNEL, Cudnn
 from neonlite.backend.runtimes.cuda.libraries import GemmDesc
 from neonlite.backend.runtimes.cuda.op_templates import OP_TEMPLATES

@@ -10,8 +10,7 @@ import pytest
 from helpers.networks import allocate
 from helpers.reference import numerical_gradient
 
-from neonlite.initializers import Array as Given
-from neonlite.initializers import Constant, Gaussian
+from neonlite.initializers import Array as Given, Constant, Gaussian
 from neonlite.layers import (
     Activation,
     Bias,

@@ -13,8 +13,7 @@ from helpers.reference import numerical_gradient
 from helpers.runtimes import lacks
 
 from neonlite import Backend, NervanaObject
-from neonlite.initializers import Array as Given
-from neonlite.initializers import Constant, Gaussian
+from neonlite.initializers import Array as Given, Constant, Gaussian
 from neonlite.layers import Activation, Layer, Linear, LookupTable
 from neonlite.optimizers import Adadelta, Adagrad, Adam, AdamW, GradientDescentMomentum, RMSProp, ShiftAdaMax
 from neonlite.transforms import Tanh

@@ -27,8 +27,7 @@ from helpers.recurrent_textbook import (
 
 from neonlite import Autodiff, NervanaObject, gen_backend
 from neonlite.data import ArrayIterator
-from neonlite.initializers import Array as Given
-from neonlite.initializers import Constant, Gaussian, Uniform
+from neonlite.initializers import Array as Given, Constant, Gaussian, Uniform
 from neonlite.layers import (
     GRU,
     LSTM,

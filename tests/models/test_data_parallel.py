@@ -17,8 +17,7 @@ from helpers.data_parallel import CLASSES, EPOCHS, TOTAL, optimizer, problem, ro
 from helpers.mpi import Ranks, needs_mpi, shared_folder
 
 from neonlite import Backend, cleanup_backend, gen_backend
-from neonlite.distributed import Communicator, Distributed, world
-from neonlite.distributed import communicator as communicator_module
+from neonlite.distributed import Communicator, Distributed, communicator as communicator_module, world
 from neonlite.layers import Affine, Dropout
 from neonlite.models import Model
 from neonlite.models.data_parallel import DataParallel

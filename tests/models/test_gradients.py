@@ -36,8 +36,7 @@ from neonlite.layers import (
     Sequential,
     Tree,
 )
-from neonlite.models import Model
-from neonlite.models import gradients as gradients_module
+from neonlite.models import Model, gradients as gradients_module
 from neonlite.optimizers import Adam, GradientDescentMomentum, LossScaling
 from neonlite.transforms import CrossEntropyMulti, Logistic, MeanSquared, Rectlin, Softmax, Tanh, Transform
 

@@ -24,8 +24,7 @@ from helpers.optimizer_equations import (
     weights,
 )
 from helpers.runtimes import lacks
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import neonlite as nl
 from neonlite.backend.planning.assignment import CompiledAssignment

@@ -16,7 +16,7 @@ import pytest
 from helpers.platform_programs import PROGRAMS
 from helpers.systems import SYSTEMS
 
-from neonlite.backend.runtimes.numpy import INTEL_EXTRAS, install_hint
+from neonlite.backend.runtimes import INTEL_EXTRAS, install_hint
 
 TESTS = Path(__file__).parents[1]
 

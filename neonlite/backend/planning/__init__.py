@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from neonlite import messages
@@ -68,9 +67,7 @@ class Plan(StepList):
         self.aliases, self.targets_alias, self.arena_start = list(aliases), targets_alias, arena_start
         self.required_arena_bytes = lambda: 0
         self.primitives: dict[int, Any] = {}  # {value: the ``PrimitiveCall`` that computes it}; set by the executor
-        self.images: tuple[set[int], set[int]] = (set(), set())  # leaves and targets in any layout; set by the executor
         self.nhwc: set[int] = set()  # images of the shape (N, *sizes, C); set by the executor
-        self.layouts: list[str] = []  # operands in another layout than CHWN, for printing; set by ``be.plan``
         self.plan_stages()
 
     def plan_stages(self) -> None:
@@ -91,18 +88,6 @@ class Plan(StepList):
         """The approximate host memory of the plan itself, and of the plans that its primitives run."""
         inner = {id(plan): plan.nbytes for call in self.primitives.values() for plan in call.plans}
         return PLAN_BYTES + STEP_BYTES * len(self.steps) + sum(inner.values())
-
-    @cached_property
-    def is_elementwise(self) -> bool:
-        """Whether all values have one shape, or one element, and all steps are elementwise.
-
-        Such a plan can run on any layout that all its arrays share.
-        """
-        shape = self.targets[0].shape
-        leaves = [x.shape for x in self.leaves if isinstance(x, Info)]
-        is_elementwise = all(step.kind == "elementwise" for step in self.steps) and not self.raising_values
-        has_one_shape = all(s == shape or math.prod(s) == 1 for s in [*leaves, *(step.shape for step in self.steps)])
-        return is_elementwise and has_one_shape and all(target.shape == shape for target in self.targets)
 
     def is_contiguous(self, v: int) -> bool:
         """Return whether a value is contiguous.
@@ -207,7 +192,6 @@ class Plan(StepList):
         """Return the lines that follow the stages."""
         copies = self.is_direct.count(False)
         lines = [f"{len(self.stages) + 1}. copy into {copies} target{'s' * (copies > 1)}"] if copies else []
-        lines += [f"operand {operand}" for operand in self.layouts]
         return [*lines, f"arena {format_bytes(self.arena_bytes)}; peak {format_bytes(self.peak_bytes)}"]
 
     def __repr__(self) -> str:

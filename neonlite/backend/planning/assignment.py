@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from threading import get_ident
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.creation import to_host_array
 from neonlite.backend.measure import OutOfMemoryError
-from neonlite.backend.planning import Plan, layout
+from neonlite.backend.planning import Plan
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_open, sequence
 from neonlite.messages import describe, owners
@@ -84,8 +84,8 @@ class RunMethods(BackendBase):
         plan = self.plan_cache.get((tree.info, target.info, aliases))
         if plan is None:
             return run_tree(self, (target,), tree)
-        if plan.int_range_checks or self.memory_tracker.has_layout_caches:
-            return run_plan(self, plan, (target,), operands, (target.storage,), values, tree)
+        if plan.int_range_checks:
+            return run_plan(self, plan, (target,), (target.storage,), values, tree)
         try:  # what run_plan does in this case, without its call
             plan.run((target.storage,), values)
         except Exception as error:
@@ -96,7 +96,7 @@ def run_tree(be: BackendBase, targets: Sequence[Tensor], tree: Any) -> None:
     """Evaluate an op-tree, or nested pairs of op-trees, into targets."""
     plan, operands = find_plan(be, targets, tree)
     values = [x.storage if isinstance(x, Tensor) else x for x in operands]
-    run_plan(be, plan, targets, operands, [t.storage for t in targets], values, tree)
+    run_plan(be, plan, targets, [t.storage for t in targets], values, tree)
 
 
 def find_plan(be: BackendBase, targets: Sequence[Tensor], tree: Any) -> tuple[Plan, Collection[Any]]:
@@ -131,7 +131,7 @@ def make_plan(be: BackendBase, targets: Sequence[Tensor], tree: Any, aliases: An
         plan = Plan(trees, leaves, [t.info for t in targets], aliases or (), targets_alias(targets))
         plan.run = be._executor.compile(plan)
         if any(t.shape != info.shape for t, info in zip(targets, plan.targets, strict=True)):
-            plan.run = layout.reshape_targets(plan, be.runtime.reshape)
+            plan.run = reshape_targets(plan, be.runtime.reshape)
     except OverflowError as error:
         raise add_error_context(be, error, targets, tree) from None
     be.plan_cache.num_compiled += 1
@@ -147,21 +147,27 @@ def run_plan(
     be: BackendBase,
     plan: Plan,
     targets: Sequence[Tensor],
-    operands: Collection[Any],
     arrays: Sequence[NativeArray],
     values: Sequence[NativeArray],
     tree: Any,
 ) -> None:
-    """Run a plan on bound arrays, or in the layout that the tensors have. An error names the ops and the targets."""
+    """Run a plan on bound arrays. An error names the ops and the targets."""
     try:
         if plan.int_range_checks:
             plan.check_int_ranges(values)
-        if be.memory_tracker.has_layout_caches:
-            layout.run_in_layout(plan, targets, operands)
-        else:  # all values are in CHWN
-            plan.run(arrays, values)
+        plan.run(arrays, values)
     except Exception as error:
         raise add_error_context(be, error, targets, tree) from error
+
+
+def reshape_targets(plan: Plan, reshape: Callable[[NativeArray, tuple[int, ...]], NativeArray]) -> Callable[..., None]:
+    """Return the function that runs a plan on the targets in the shapes that it writes."""
+    run, shapes = plan.run, [info.shape for info in plan.targets]
+
+    def run_reshaped(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
+        run([reshape(x, shape) for x, shape in zip(targets, shapes, strict=True)], leaves)
+
+    return run_reshaped
 
 
 def find_aliases(targets: Sequence[Tensor], operands: Collection[Any]) -> tuple[tuple[int, int, str], ...] | None:
@@ -396,10 +402,7 @@ class AssignmentMethods(BackendBase):
             check_assignment("be.plan", targets, trees)
         tree = pair_values(self, targets, trees)
         leaves = lower_to_instructions(split_pairs(targets, tree))[1] if tree.leaves is None else tree.leaves
-        plan = make_plan(self, targets, tree, find_aliases(targets, leaves.values()))
-        operands = [x for x in leaves.values() if isinstance(x, Tensor) and x.layout != "CHWN"]
-        plan.layouts = [f"{describe(x)} in {x.layout}" for x in operands]
-        return plan
+        return make_plan(self, targets, tree, find_aliases(targets, leaves.values()))
 
     def write(self, target: Tensor, value: ArrayLike) -> None:
         """Copy a tensor, a scalar or an array into a tensor, as ``target[:] = value`` does.
@@ -451,7 +454,7 @@ def write_array(be: BackendBase, target: Tensor, values: np.ndarray[Any, Any]) -
     """Copy an array of numbers that broadcasts to a tensor's shape into the tensor, without further checks."""
     check_open(be)
     try:
-        be.runtime.write(layout.write_chwn(target, overwrite=True), values, target.info.dtype)
+        be.runtime.write(target._array, values, target.info.dtype)
     except ValueError as error:
         raise ValueError(f"{error} (while writing to {describe(target)})") from None
 
@@ -519,23 +522,23 @@ class CompiledAssignment(Untracked):
         """Evaluate the values and write them to the targets."""
         if traces:
             refuse_in_trace("a compiled assignment", USE_ASSIGN)
-        self.run(self.tensors, self.operands, self.arrays, self.operand_values)
+        self.run(self.tensors, self.arrays, self.operand_values)
 
-    def run(self, tensors: Sequence[Tensor], operands: Sequence[Any], arrays: Any, values: Any) -> None:
-        """Run the plan on tensors and operands, which may be others of the same structure.
+    def run(self, tensors: Sequence[Tensor], arrays: Any, values: Any) -> None:
+        """Run the plan on targets and operands, which may be others of the same structure.
 
         Parameters
         ----------
-        tensors, operands : sequence
-            The targets and the operands.
+        tensors : sequence
+            The targets.
         arrays, values : sequence
-            Their arrays; scalars as they are.
+            The arrays of the targets and of the operands; scalars as they are.
         """
         be, plan = self.be, self.plan
         if be.closed_by:
             check_open(be)
-        if plan.int_range_checks or be.memory_tracker.has_layout_caches:
-            return run_plan(be, plan, tensors, operands, arrays, values, self.tree)
+        if plan.int_range_checks:
+            return run_plan(be, plan, tensors, arrays, values, self.tree)
         try:  # what run_plan does in this case, without its call
             plan.run(arrays, values)
         except Exception as error:

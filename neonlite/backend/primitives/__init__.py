@@ -12,8 +12,7 @@ import numpy as np
 from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer, axis_window_offsets
 from neonlite.ops.functions import run_scatter_add
 from neonlite.ops.images import bin_bounds
-from neonlite.typing import NativeArray as Array
-from neonlite.typing import NumPyArray
+from neonlite.typing import NativeArray as Array, NumPyArray
 
 # --- matrix products ---
 
@@ -433,9 +432,7 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
     Kernels that only some libraries have are declared with a flag that is False, and raise NotImplementedError.
     """
 
-    supports_nhwc = False  # whether images may be cached in NHWC
-    supports_batch_norm = False  # by a library kernel, with ``sum_channels``
-    supports_nhwc_trees = False  # whether op-trees may run on NHWC matrices (pixels, channels)
+    takes_short_rows = False  # whether elementwise steps are as fast on rows as short as the channels of images
     supports_fused_relu = False  # whether ``try_conv_bias`` applies relu
     supports_scatter = False  # whether ``scatter`` computes the scatter-add of op-trees
 
@@ -446,30 +443,6 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
     def operand_shifts(self, plan: Any) -> dict[int, int]:
         """Return the bytes by which values of a plan start after a multiple of the alignment: here none."""
         return {}
-
-    def can_normalize(self, shape: Any, eps: float) -> bool:
-        """Return whether ``batch_norm_fprop`` and ``batch_norm_bprop`` support NHWC images of a shape."""
-        return False
-
-    def batch_norm_fprop(self, shape: Any, *args: Any, **kwargs: Any) -> None:
-        """Normalize NHWC images per channel, where ``can_normalize``."""
-        raise NotImplementedError
-
-    def batch_norm_bprop(self, shape: Any, *args: Any, **kwargs: Any) -> None:
-        """Compute the backward pass of ``batch_norm_fprop``."""
-        raise NotImplementedError
-
-    def sum_channels(self, nhwc: Array, out: Array) -> None:
-        """Write the sum of each channel of flat NHWC images into ``out`` (C,), where ``supports_batch_norm``."""
-        raise NotImplementedError
-
-    def row_norm_fprop(self, x: Array, *args: Any, **kwargs: Any) -> bool:
-        """Normalize the rows of a matrix and return True, or return False where that is not supported."""
-        return False
-
-    def row_norm_bprop(self, x: Array, *args: Any, **kwargs: Any) -> bool:
-        """Compute the backward pass of ``row_norm_fprop`` and return True, or return False."""
-        return False
 
     def recurrent_shape(self, shape: Sequence[Any], dtype: str) -> Any:
         """Return (kind, T, N, F, H, is_reversed) as the key of a fused recurrent layer, or None without a fast one."""

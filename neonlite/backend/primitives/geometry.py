@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from neonlite.backend.validation import one_of
-from neonlite.typing import FLOAT_DTYPES, BackendBase, DTypeLike, Untracked
+from neonlite.typing import FLOAT_DTYPES, BackendBase, DType, DTypeLike, NativeArray, Untracked
 
 Shape = tuple[int, ...]
 WindowOffsets = list[tuple[int, slice, slice]]  # (index in the window, slice of the output, slice of the input)
@@ -63,6 +63,51 @@ def axis_window_offsets(size: int, count: int, window: int, stride: int, padding
             start = first * stride + k - padding
             offsets.append((k, slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)))
     return offsets
+
+
+class ImageShape(NamedTuple):
+    """The shape of images with merged pixels: CHWN is (channels, pixels, batch_size), NHWC is its reverse."""
+
+    channels: int
+    pixels: int  # D * H * W
+    batch_size: int
+
+
+class NHWCImages(NamedTuple):
+    """Images of a plan in NHWC: ``nhwc`` is (N, D, H, W, C)."""
+
+    nhwc: NativeArray
+
+    @property
+    def array(self) -> NativeArray:
+        """The view (C, D, H, W, N)."""
+        return self.nhwc.transpose(4, 1, 2, 3, 0)
+
+    @property
+    def flat(self) -> NativeArray:
+        """The view with one axis."""
+        return self.nhwc.reshape(-1)
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the elements."""
+        return self.nhwc.dtype
+
+
+def image_shape(array: NativeArray) -> ImageShape:
+    """Return the image shape of an array (C, D, H, W, N)."""
+    channels, *_, batch_size = array.shape
+    return ImageShape(channels, array.size // (channels * batch_size), batch_size)
+
+
+def chwn_view(x: NativeArray) -> NativeArray:
+    """Return images of a plan as an array (C, D, H, W, N), of which those in NHWC are a view."""
+    return x.array if isinstance(x, NHWCImages) else x
+
+
+def as_chwn(x: NativeArray) -> NativeArray:
+    """Return images of a plan as an array (C, D, H, W, N), copied from NHWC."""
+    return x.array.copy() if isinstance(x, NHWCImages) else x
 
 
 class LayerObject(Untracked):

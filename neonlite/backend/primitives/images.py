@@ -9,18 +9,14 @@ from typing import Any, overload
 
 import numpy as np
 
-from neonlite.backend.planning.layout import find_images
 from neonlite.backend.primitives.geometry import ConvLayer, LayerObject, LRNLayer, PoolLayer, check_ints
 from neonlite.backend.primitives.operands import (
+    array_as,
     as_contiguous,
-    as_nhwc_matrices,
     check_floats,
     check_layer_shapes,
     check_tensors,
-    image_operand,
     output_buffer,
-    readable_as,
-    writable_as,
 )
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import IgnoreFPErrors, instance
@@ -149,11 +145,11 @@ class ImageMethods(BackendBase):
         relu = relu or layer.relu
 
         def run(buffer: Tensor, alpha: float, beta: float) -> bool:
-            arrays = image_operand(self, images, layer.dimI), readable_as(self, filters, layer.dimF)
-            o = image_operand(self, buffer, layer.dimO)
+            arrays = array_as(self, images, layer.dimI), array_as(self, filters, layer.dimF)
+            o = array_as(self, buffer, layer.dimO)
             is_plain_bias = bias is not None and bias.is_contiguous and bias.info.dtype == images.info.dtype
             if is_plain_bias and alpha == 1 and not beta:
-                epilogue = readable_as(self, bias, (layer.K,)), relu and not (brelu or slope)
+                epilogue = array_as(self, bias, (layer.K,)), relu and not (brelu or slope)
                 if self.primitives.try_conv_bias(layer, *arrays, o, *epilogue):
                     return True
             self.primitives.conv_fprop(layer, *arrays, o, alpha, beta)
@@ -249,8 +245,8 @@ class ImageMethods(BackendBase):
         check_layer_shapes(self, "bprop_conv", layer, F=f, E=e, grad_I=d)
 
         def run(buffer: Tensor, alpha: float, beta: float) -> bool:
-            arrays = readable_as(self, filters, layer.dimF), image_operand(self, errors, layer.dimO)
-            self.primitives.conv_bprop(layer, *arrays, image_operand(self, buffer, layer.dimI), alpha, beta)
+            arrays = array_as(self, filters, layer.dimF), array_as(self, errors, layer.dimO)
+            self.primitives.conv_bprop(layer, *arrays, array_as(self, buffer, layer.dimI), alpha, beta)
             return False
 
         filters, errors = as_contiguous(self, F), as_contiguous(self, E)
@@ -333,8 +329,8 @@ class ImageMethods(BackendBase):
             _sum_channels(self, errors.reshape(layer.K, -1), grad_bias)
         for _ in range(repeat):
             with output_buffer(self, out, I, E, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
-                arrays = image_operand(self, images, layer.dimI), image_operand(self, errors, layer.dimO)
-                self.primitives.conv_update(layer, *arrays, writable_as(self, buffer, layer.dimF), alpha, beta)
+                arrays = array_as(self, images, layer.dimI), array_as(self, errors, layer.dimO)
+                self.primitives.conv_update(layer, *arrays, array_as(self, buffer, layer.dimF), alpha, beta)
         return out
 
     # --- pooling ---
@@ -379,10 +375,10 @@ class ImageMethods(BackendBase):
         check_layer_shapes(self, "fprop_pool", layer, I=(I, layer.dimI, INPUT_AXES), O=(O, layer.dimO, OUTPUT_AXES))
         indices = _check_argmax(self, "fprop_pool", layer, argmax)
         (beta,) = check_floats("fprop_pool", beta=beta)
-        images = image_operand(self, as_contiguous(self, I), layer.dimI)
+        images = array_as(self, as_contiguous(self, I), layer.dimI)
         index_array = _argmax_operand(self, layer, indices)
         with output_buffer(self, O, I, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
-            self.primitives.pool_fprop(layer, images, image_operand(self, buffer, layer.dimO), index_array, beta)
+            self.primitives.pool_fprop(layer, images, array_as(self, buffer, layer.dimO), index_array, beta)
         if indices is not None and argmax is not None and indices is not argmax:  # argmax is strided
             argmax[:] = indices
         return O
@@ -410,7 +406,7 @@ class ImageMethods(BackendBase):
         layer : PoolLayer
             The layer object, of ``pool_layer``.
         I : Tensor, optional
-            Input images (C, D, H, W, N) of the forward pass. For avg only their layout is used.
+            Input images (C, D, H, W, N) of the forward pass. Avg does not use them.
         E : Tensor
             Error (K, M, P, Q, N) at the output.
         grad_I : Tensor
@@ -452,13 +448,11 @@ class ImageMethods(BackendBase):
             check_layer_shapes(self, "bprop_pool", layer, I=(x, layer.dimI, INPUT_AXES))
         alpha, beta = check_floats("bprop_pool", alpha=alpha, beta=beta)
         index_array = _argmax_operand(self, layer, _check_argmax(self, "bprop_pool", layer, argmax))
-        if layer.op == "avg":  # of I only the layout is used
-            images, x = image_operand(self, x, layer.dimI) if x is not None and x.is_contiguous else None, None
-        else:
-            images = None if x is None else image_operand(self, as_contiguous(self, x), layer.dimI)
-        errors = image_operand(self, as_contiguous(self, error), layer.dimO)
+        x = None if layer.op == "avg" else x
+        images = None if x is None else array_as(self, as_contiguous(self, x), layer.dimI)
+        errors = array_as(self, as_contiguous(self, error), layer.dimO)
         with output_buffer(self, dx, x, error, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
-            out = image_operand(self, buffer, layer.dimI)
+            out = array_as(self, buffer, layer.dimI)
             self.primitives.pool_bprop(layer, images, errors, out, index_array, alpha, beta)
         return dx
 
@@ -509,13 +503,13 @@ class ImageMethods(BackendBase):
             self, "fprop_lrn", layer, **{name: (t, layer.dimI, INPUT_AXES) for name, t in tensors.items()}
         )
         alpha, beta, ascale, bpower = _check_scales("fprop_lrn", alpha, beta, ascale, bpower)
-        images = image_operand(self, as_contiguous(self, I), layer.dimI)
+        images = array_as(self, as_contiguous(self, I), layer.dimI)
         with (
             output_buffer(self, O, I, denom, copy_in=bool(beta)) as o,
             output_buffer(self, denom, I) as d,
             IgnoreFPErrors(),
         ):
-            outputs = image_operand(self, o, layer.dimI), image_operand(self, d, layer.dimI)
+            outputs = array_as(self, o, layer.dimI), array_as(self, d, layer.dimI)
             self.primitives.lrn_fprop(layer, images, *outputs, alpha, beta, ascale, bpower)
         return O
 
@@ -566,9 +560,9 @@ class ImageMethods(BackendBase):
             self, "bprop_lrn", layer, **{name: (t, layer.dimI, INPUT_AXES) for name, t in tensors.items()}
         )
         alpha, beta, ascale, bpower = _check_scales("bprop_lrn", alpha, beta, ascale, bpower)
-        i, e, d = (image_operand(self, as_contiguous(self, t), layer.dimI) for t in (I, E, denom))
+        i, e, d = (array_as(self, as_contiguous(self, t), layer.dimI) for t in (I, E, denom))
         with output_buffer(self, delta, I, O, E, denom, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
-            out = image_operand(self, buffer, layer.dimI)
+            out = array_as(self, buffer, layer.dimI)
             self.primitives.lrn_bprop(layer, i, e, out, d, alpha, beta, ascale, bpower)
         return delta
 
@@ -627,10 +621,8 @@ def _apply_epilogue(
     slope: float,
 ) -> None:
     """Add the bias, apply relu or brelu, and sum the channels, each if requested."""
-    result, column, nhwc = out.reshape(channels, -1), (channels, 1), None
-    if (bias is not None or relu) and not brelu and (nhwc := as_nhwc_matrices(be, [result], [bias], result)):
-        (result,), column = nhwc.operands, (1, channels)
-    value: Any = result if bias is None else result + as_contiguous(be, bias).reshape(column)
+    result = out.reshape(channels, -1)
+    value: Any = result if bias is None else result + as_contiguous(be, bias).reshape(channels, 1)
     if brelu and X is not None:
         x = as_contiguous(be, X).reshape(channels, -1)
         value = value * ((x > 0) + slope * (x < 0) if slope else x > 0)
@@ -638,33 +630,14 @@ def _apply_epilogue(
         value = be.maximum(value, 0) + slope * be.minimum(value, 0) if slope else be.maximum(value, 0)
     if value is not result:
         result[:] = value
-    if nhwc:
-        nhwc.commit()
     if bsum is not None:
-        _sum_channels(be, out.reshape(channels, -1), bsum)
+        _sum_channels(be, result, bsum)
 
 
 def _sum_channels(be: BackendBase, images: Tensor, out: Tensor) -> None:
     """Write the sum of each row of (channels, pixels) into a tensor of any shape of this size."""
     with output_buffer(be, out, images) as buffer:
-        column = buffer.reshape(-1, 1)
-        if images.info.dtype != column.info.dtype or not _sum_channels_nhwc(be, images, column):
-            column[:] = be.sum(images, axis=1)
-
-
-def _sum_channels_nhwc(be: BackendBase, images: Tensor, column: Tensor) -> bool:
-    """Write the channel sums of NHWC images into a column, and return whether they are cached in NHWC."""
-    if nhwc := as_nhwc_matrices(be, [images], [column]):
-        column.reshape(1, -1)[:] = be.sum(nhwc.operands[0], axis=0)
-        return True
-    cached = find_images(images) if be.primitives.supports_batch_norm else None
-    if cached is None or cached.has_chwn or not cached.is_for(images, cached.shape):
-        return False
-    if cached.shape.channels != len(images):
-        return False
-    with IgnoreFPErrors():
-        be.primitives.sum_channels(cached.nhwc, writable_as(be, column, (len(images),)))
-    return True
+        buffer.reshape(-1, 1)[:] = be.sum(images, axis=1)
 
 
 def _is_argmax_form(layer: PoolLayer, second: Any, third: Any) -> bool:
@@ -674,7 +647,7 @@ def _is_argmax_form(layer: PoolLayer, second: Any, third: Any) -> bool:
 
 
 def _argmax_operand(be: BackendBase, layer: PoolLayer, indices: Tensor | None) -> Any:
-    return None if indices is None else image_operand(be, indices, layer.dimO)
+    return None if indices is None else array_as(be, indices, layer.dimO)
 
 
 def _check_argmax(be: BackendBase, primitive: str, layer: PoolLayer, argmax: Any) -> Tensor | None:

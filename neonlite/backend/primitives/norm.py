@@ -3,157 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from neonlite.backend.planning.assignment import Assignment
-from neonlite.backend.planning.layout import (
-    CachedImages,
-    can_cache_nhwc,
-    find_images,
-    layout_of,
-    read_chwn,
-    read_nhwc,
-    write_nhwc,
-)
 from neonlite.backend.primitives.geometry import check_ints
 from neonlite.backend.primitives.operands import (
+    array_as,
     as_contiguous,
-    as_nhwc_matrices,
     check_floats,
     check_same_dtype,
     check_tensors,
     output_buffer,
-    readable_as,
-    writable_as,
 )
-from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import IgnoreFPErrors, check_shape
 from neonlite.messages import describe
 from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand
 from neonlite.typing import BackendBase
-
-MAX_FLOAT32_TERMS = 1 << 18  # terms of a sum up to which the library's sequential float32 sums are precise enough
-
-
-def fprop_bn_nhwc(
-    be: BackendBase, x: Tensor, y: Tensor, channel_vectors: Sequence[Tensor], eps: float, rho: float, inference: bool
-) -> bool:
-    """Run ``compound_fprop_bn`` on NHWC images; ``channel_vectors``: xsum, xvar, gmean, gvar, gamma, beta."""
-    images = _nhwc_input(be, x, channel_vectors, eps)
-    if images is None or images.has_chwn or not can_cache_nhwc(y) or y.allocation is x.allocation:
-        return False
-    if y.info.dtype != x.info.dtype or any(t.allocation is y.allocation for t in channel_vectors):
-        return False
-    xsum, xvar, gmean, gvar, gamma, beta = channel_vectors
-    as_array = readable_as if inference else writable_as
-    moments = (gmean, gvar) if inference else (xsum, xvar)
-    vector_shape = (images.shape.channels,)
-    arrays = [
-        *(readable_as(be, t, vector_shape) for t in (gamma, beta)),
-        *(as_array(be, t, vector_shape) for t in moments),
-    ]
-    with write_nhwc(y, images.shape) as out:
-        be.primitives.batch_norm_fprop(images.shape, images.nhwc, arrays, out, eps, inference)
-    if not inference:
-        be.assign([gmean, gvar], [rho * gmean + (1 - rho) * xsum, rho * gvar + (1 - rho) * xvar])
-    return True
-
-
-def bprop_bn_nhwc(
-    be: BackendBase, delta_out: Tensor, delta_in: Tensor, x: Tensor, channel_vectors: Sequence[Tensor], eps: float
-) -> bool:
-    """Run ``compound_bprop_bn`` on NHWC images; ``channel_vectors``: grad_gamma, grad_beta, xsum, xvar, gamma."""
-    images = _nhwc_input(be, x, channel_vectors, eps)
-    if (
-        images is None
-        or not can_cache_nhwc(delta_out)
-        or any(x.allocation is t.allocation for t in (delta_in, delta_out))
-    ):
-        return False
-    in_place, full_tensors = delta_out.allocation is delta_in.allocation, (delta_in, delta_out)
-    if any(t.allocation is full.allocation for t in channel_vectors for full in full_tensors):
-        return False
-    if any(t.info.dtype != x.info.dtype for t in full_tensors):
-        return False
-    if (in_place and delta_in.span != delta_out.span) or (images.has_chwn and layout_of(delta_in) != "NHWC"):
-        return False
-    if (errors := read_nhwc(delta_in, images.shape)) is None:
-        return False
-    grad_gamma, grad_beta, *inputs = channel_vectors
-    vector_shape = (images.shape.channels,)
-    arrays = [
-        *(readable_as(be, t, vector_shape) for t in inputs),
-        *(writable_as(be, t, vector_shape) for t in (grad_gamma, grad_beta)),
-    ]
-    with write_nhwc(delta_out, images.shape) as out:
-        be.primitives.batch_norm_bprop(images.shape, images.nhwc, errors, arrays, out, eps)
-    return True
-
-
-def fprop_bn_chwn(
-    be: BackendBase, x: Tensor, y: Tensor, channel_vectors: Sequence[Tensor], eps: float, rho: float
-) -> bool:
-    """Run ``compound_fprop_bn`` for training on CHWN images or features."""
-    if not _can_normalize_rows(be, x, (y, *channel_vectors[:4]), channel_vectors[4:]):
-        return False
-    shape, vector_shape = x.shape, (len(x), 1)
-    arrays = [
-        *(writable_as(be, t, vector_shape) for t in channel_vectors[:4]),
-        *(readable_as(be, t, vector_shape) for t in channel_vectors[4:]),
-    ]
-    with IgnoreFPErrors():
-        rows = readable_as(be, x, shape), arrays, writable_as(be, y, shape)
-        return bool(be.primitives.row_norm_fprop(*rows, eps, rho))
-
-
-def bprop_bn_chwn(
-    be: BackendBase, delta_out: Tensor, delta_in: Tensor, x: Tensor, channel_vectors: Sequence[Tensor], eps: float
-) -> bool:
-    """Run ``compound_bprop_bn`` on CHWN images or features."""
-    is_in_place = overlap(delta_out, delta_in) == "exact"
-    inputs = channel_vectors[2:] if is_in_place else (delta_in, *channel_vectors[2:])
-    if delta_in.info.dtype != "float32":
-        return False
-    if not _can_normalize_rows(be, x, (delta_out, *channel_vectors[:2]), inputs):
-        return False
-    shape, vector_shape = x.shape, (len(x), 1)
-    arrays = [
-        *(writable_as(be, t, vector_shape) for t in channel_vectors[:2]),
-        *(readable_as(be, t, vector_shape) for t in channel_vectors[2:]),
-    ]
-    with IgnoreFPErrors():
-        errors, out = readable_as(be, delta_in, shape), writable_as(be, delta_out, shape)
-        return bool(be.primitives.row_norm_bprop(readable_as(be, x, shape), errors, arrays, out, eps))
-
-
-def _can_normalize_rows(be: BackendBase, x: Tensor, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
-    """Return whether the library can take these tensors: contiguous float32, outputs without overlap."""
-    tensors = *outputs, *inputs, x
-    if not be.primitives.supports_batch_norm or x.shape[1] > MAX_FLOAT32_TERMS:
-        return False
-    if not all(t.info.dtype == "float32" and t.is_contiguous for t in tensors):
-        return False
-    pairs = ((t, other) for n, t in enumerate(outputs) for other in tensors[n + 1 :])
-    return not any(t.allocation is other.allocation and overlap(t, other) != "none" for t, other in pairs)
-
-
-def _nhwc_input(be: BackendBase, x: Tensor, channel_vectors: Sequence[Tensor], eps: float) -> CachedImages | None:
-    """Return images (C, pixels) in NHWC if the library can normalize them, else None."""
-    images = find_images(x) if be.primitives.supports_batch_norm else None
-    if images is None or not images.is_for(x, images.shape) or images.shape.channels != len(x):
-        return None
-    if not all(t.info.dtype == x.info.dtype == "float32" and t.allocation is not x.allocation for t in channel_vectors):
-        return None
-    if not all(t.is_contiguous for t in channel_vectors):
-        return None
-    if images.shape.pixels * images.shape.batch_size > MAX_FLOAT32_TERMS:
-        return None
-    return images if be.primitives.can_normalize(images.shape, eps) else None
-
 
 # --- backend methods for batch normalization, as op-trees or by a library kernel ---
 
@@ -232,37 +100,21 @@ class NormMethods(BackendBase):
         rows = {"xsum": xsum, "xvar": xvar, "gmean": gmean, "gvar": gvar, "gamma": gamma, "beta": beta}
         _check_features(self, "compound_fprop_bn", {"x": x, "y": y}, rows, needs_batch=not inference)
         eps, rho, accumbeta = check_floats("compound_fprop_bn", eps=eps, rho=rho, accumbeta=accumbeta)
-        vectors = xsum, xvar, gmean, gvar, gamma, beta
-        is_plain = not (binary or relu or accumbeta) and (compute_batch_sum or inference)
-        if is_plain and fprop_bn_nhwc(self, x, y, vectors, eps, rho, inference):
-            return y
-        if is_plain and not inference and fprop_bn_chwn(self, x, y, vectors, eps, rho):
-            return y
         times = self.shift if binary else self.multiply
-        axis, result = 1, y
-        if nhwc := None if accumbeta else as_nhwc_matrices(self, [x], vectors, y):
-            (x,), y, axis = nhwc.operands, nhwc.out, 0
-
-        def assignment() -> Assignment:
-            xsum, xvar, gmean, gvar, gamma, beta = _orient_columns(axis, vectors)
-            mean: Operand = gmean
-            var: Operand = gvar
-            x32, targets, values = widen_half(self, x), [], []
-            if not inference:
-                mean = self.mean(x32, axis=axis) if compute_batch_sum else xsum * (1.0 / x.shape[axis])
-                d = x32 - mean
-                var = self.mean(times(d, d), axis=axis)
-                targets = [xsum, xvar, gmean, gvar]
-                values = [mean, var, rho * gmean + (1 - rho) * mean, rho * gvar + (1 - rho) * var]
-            d = x32 + -mean  # recomputed: reusing the d above would store it in a temporary
-            value = times(times(d, 1 / self.sqrt(widen_half(self, var) + eps)), gamma) + beta
-            value = self.maximum(value, 0) if relu else value
-            return [*targets, y], [*values, value + accumbeta * y if accumbeta else value]
-
-        self.assign(*assignment())
-        if nhwc:
-            nhwc.commit()
-        return result
+        mean: Operand = gmean
+        var: Operand = gvar
+        x32, targets, values = widen_half(self, x), [], []
+        if not inference:
+            mean = self.mean(x32, axis=1) if compute_batch_sum else xsum * (1.0 / x.shape[1])
+            d = x32 - mean
+            var = self.mean(times(d, d), axis=1)
+            targets = [xsum, xvar, gmean, gvar]
+            values = [mean, var, rho * gmean + (1 - rho) * mean, rho * gvar + (1 - rho) * var]
+        d = x32 + -mean  # recomputed: reusing the d above would store it in a temporary
+        value = times(times(d, 1 / self.sqrt(widen_half(self, var) + eps)), gamma) + beta
+        value = self.maximum(value, 0) if relu else value
+        self.assign([*targets, y], [*values, value + accumbeta * y if accumbeta else value])
+        return y
 
     def compound_bprop_bn(
         self,
@@ -317,32 +169,14 @@ class NormMethods(BackendBase):
         rows = {"grad_gamma": grad_gamma, "grad_beta": grad_beta, "xsum": xsum, "xvar": xvar, "gamma": gamma}
         _check_features(self, "compound_bprop_bn", {"x": x, "delta_out": delta_out, "delta_in": delta_in}, rows)
         (eps,) = check_floats("compound_bprop_bn", eps=eps)
-        vectors = grad_gamma, grad_beta, xsum, xvar, gamma
-        for method in () if binary else (bprop_bn_nhwc, bprop_bn_chwn):
-            if method(self, delta_out, delta_in, x, vectors, eps):
-                return delta_out
-        times, axis, result = self.shift if binary else self.multiply, 1, delta_out
-        if nhwc := as_nhwc_matrices(self, [x, delta_in], vectors, delta_out):
-            (x, delta_in), delta_out, axis = nhwc.operands, nhwc.out, 0
-
-        def assignment() -> Assignment:
-            grad_gamma, grad_beta, xsum, xvar, gamma = _orient_columns(axis, vectors)
-            error, inv = widen_half(self, delta_in), 1 / self.sqrt(widen_half(self, xvar) + eps)
-            xhat = times(widen_half(self, x) - xsum, inv)
-            gamma_sum, beta_sum = self.sum(xhat * error, axis=axis), self.sum(error, axis=axis)
-            xhat = times(widen_half(self, x) + -xsum, inv)  # recomputed, as d in the forward pass
-            error = error - (times(xhat, gamma_sum) + beta_sum) * (1.0 / x.shape[axis])
-            return [grad_gamma, grad_beta, delta_out], [gamma_sum, beta_sum, times(times(error, gamma), inv)]
-
-        self.assign(*assignment())
-        if nhwc:
-            nhwc.commit()
-        return result
-
-
-def _orient_columns(axis: int, columns: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return vectors (F, 1) for features along the first axis, or (1, F) for features along the second."""
-    return columns if axis else [t.reshape(1, -1) for t in columns]
+        times = self.shift if binary else self.multiply
+        error, inv = widen_half(self, delta_in), 1 / self.sqrt(widen_half(self, xvar) + eps)
+        xhat = times(widen_half(self, x) - xsum, inv)
+        gamma_sum, beta_sum = self.sum(xhat * error, axis=1), self.sum(error, axis=1)
+        xhat = times(widen_half(self, x) + -xsum, inv)  # recomputed, as d in the forward pass
+        error = error - (times(xhat, gamma_sum) + beta_sum) * (1.0 / x.shape[1])
+        self.assign([grad_gamma, grad_beta, delta_out], [gamma_sum, beta_sum, times(times(error, gamma), inv)])
+        return delta_out
 
 
 def _check_features(
@@ -423,9 +257,9 @@ class RoiMethods(BackendBase):
         name, (image, bins) = "roipooling_fprop", ((C, H, W), (C, pooled_height, pooled_width, roi_count))
         regions, batch = _check_rois(self, name, rois, roi_count, image, bins, "I", I=I, O=O, argmax=argmax)
         (spatial_scale,) = check_floats(name, spatial_scale=spatial_scale)
-        images = readable_as(self, as_contiguous(self, I), (*image, batch))
+        images = array_as(self, as_contiguous(self, I), (*image, batch))
         with output_buffer(self, O, I) as o, output_buffer(self, argmax) as indices, IgnoreFPErrors():
-            outputs = writable_as(self, o, bins), writable_as(self, indices, bins)
+            outputs = array_as(self, o, bins), array_as(self, indices, bins)
             self.primitives.roi_fprop(images, regions, *outputs, spatial_scale)
         return O
 
@@ -486,11 +320,11 @@ class RoiMethods(BackendBase):
                 f"be.{name}: expected argmax from -1 to {H * W - 1}, got other values in {describe(argmax)}"
             )
         errors, indices = (
-            readable_as(self, as_contiguous(self, I), bins),
-            readable_as(self, as_contiguous(self, argmax), bins),
+            array_as(self, as_contiguous(self, I), bins),
+            array_as(self, as_contiguous(self, argmax), bins),
         )
         with output_buffer(self, O, I, argmax) as buffer, IgnoreFPErrors():
-            self.primitives.roi_bprop(errors, regions, indices, writable_as(self, buffer, (*image, batch)))
+            self.primitives.roi_bprop(errors, regions, indices, array_as(self, buffer, (*image, batch)))
         return O
 
     def nms(self, detections: Tensor, threshold: float, normalized: bool = False) -> list[int]:
@@ -566,7 +400,7 @@ def _check_rois(
     if tensors["argmax"].info.dtype not in ("int32", "int64"):
         raise TypeError(f"be.{name}: expected argmax of dtype int32 or int64, got {tensors['argmax'].info.dtype}")
     check_same_dtype(name, I=tensors["I"], O=tensors["O"])
-    regions, batch = be.primitives.to_host_float64(read_chwn(rois)), images.size // pixels
+    regions, batch = be.primitives.to_host_float64(rois._array), images.size // pixels
     if not all(math.isfinite(x) for x in (regions.min(initial=0), regions.max(initial=0))):
         raise ValueError(f"be.{name}: expected finite rois, got infinity or NaN in {describe(rois)}")
     indices = regions[:, 0]

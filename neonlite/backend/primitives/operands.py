@@ -1,4 +1,4 @@
-"""Operands of primitives: argument checks, contiguous operands, output buffers and NHWC views."""
+"""Operands of primitives: argument checks, contiguous operands and output buffers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
-from neonlite.backend.planning.layout import (
-    ImageOperand,
-    ImageShape,
-    NhwcWrite,
-    can_cache_nhwc,
-    ensure_cache,
-    find_images,
-    read_chwn,
-    read_nhwc,
-    write_chwn,
-    write_nhwc,
-)
 from neonlite.backend.primitives.geometry import LayerObject, with_error_prefix
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_open
@@ -28,19 +16,6 @@ from neonlite.tree_structure import refuse_in_trace
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, BackendBase, NativeArray
 
 NUMBER_TYPES = (float, int, Real)  # isinstance is slowest for Real, so it comes last
-
-
-class NhwcMatrices(NamedTuple):
-    """Images as NHWC matrices (pixels, channels): the operands, and the output with its write, or None."""
-
-    operands: list[Tensor]
-    out: Any
-    write: NhwcWrite | None
-
-    def commit(self) -> None:
-        """Mark the output as written in NHWC."""
-        if self.write is not None:
-            self.write.commit()
 
 
 def check_tensors(be: BackendBase, primitive: str, **tensors: object) -> None:
@@ -108,16 +83,9 @@ def as_contiguous(be: BackendBase, t: Tensor) -> Tensor:
     dtype = compute_dtype(be, t.info.dtype)
     if t.is_contiguous and dtype == t.info.dtype:
         return t
-    copy = _temporary(be, t.shape, dtype)
+    copy = be.empty(t.shape, dtype)
     copy[:] = t
     return copy
-
-
-def _temporary(be: BackendBase, shape: tuple[int, ...], dtype: str) -> Tensor:
-    """Return a tensor for one call, without a layout cache."""
-    t = be.empty(shape, dtype)
-    t.allocation.is_exported = True
-    return t
 
 
 @contextmanager
@@ -131,68 +99,13 @@ def output_buffer(be: BackendBase, out: Tensor, *operands: Tensor | None, copy_i
     if out.is_contiguous and dtype == out.info.dtype and is_disjoint:
         yield out
         return
-    buffer = _temporary(be, out.shape, dtype)
+    buffer = be.empty(out.shape, dtype)
     if copy_in:
         buffer[:] = out
     yield buffer
     out[:] = buffer
 
 
-def readable_as(be: BackendBase, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
-    """Return the CHWN array of a contiguous tensor in another shape, to be read."""
-    return be.runtime.reshape(read_chwn(t), shape)
-
-
-def writable_as(be: BackendBase, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
-    """Return the CHWN array of a contiguous tensor in another shape, to be written."""
-    return be.runtime.reshape(write_chwn(t), shape)
-
-
-def image_operand(be: BackendBase, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
-    """Return images for a primitive: an ``ImageOperand`` if the primitives support NHWC, else the array."""
-    array = be.runtime.reshape(t.storage, shape)
-    return ImageOperand(t, array) if be.primitives.supports_nhwc else array
-
-
-# --- op-trees of NHWC images ---
-
-
-def as_nhwc_matrices(
-    be: BackendBase, operands: Sequence[Tensor], vectors: Sequence[Tensor | None], out: Tensor | None = None
-) -> NhwcMatrices | None:
-    """Return images (channels, pixels) as NHWC matrices (pixels, channels), or None.
-
-    The result is None unless an operand has current values in NHWC only, and op-trees may use this layout.
-    ``vectors``: other tensors that the op-tree reads or writes; ``out``: the images that it writes, if any.
-    """
-    cached = [find_images(t) for t in operands] if be.primitives.supports_nhwc_trees else []
-    shape = next((images.shape for images in cached if images and not images.has_chwn), None)
-    if shape is None or shape.channels != len(operands[0]):
-        return None
-    if out is not None and not can_cache_nhwc(out):
-        return None
-    tensors = [t for t in (*operands, out) if t is not None]
-    if any(x is not None and x.allocation is t.allocation for x in vectors for t in tensors):
-        return None
-    if out is not None and any(t.allocation is out.allocation and t.span != out.span for t in operands):
-        return None
-    if any(read_nhwc(t, shape) is None for t in operands):
-        return None
-    matrices = [_nhwc_matrix(be, t, shape) for t in operands]
-    if out is None:
-        return NhwcMatrices(matrices, None, None)
-    write = write_nhwc(out, shape)
-    return NhwcMatrices(matrices, _nhwc_matrix(be, out, shape), write)
-
-
-def _nhwc_matrix(be: BackendBase, t: Tensor, image_shape: ImageShape) -> Tensor:
-    """Return the NHWC buffer of a tensor as a matrix: the same object as long as the buffer is unchanged."""
-    shape = image_shape.pixels * image_shape.batch_size, image_shape.channels
-    cache = ensure_cache(t)
-    view = cache.matrix_view
-    if view is None or view[0] is not cache.buffer or view[1].shape != shape:
-        array = be.runtime.reshape(cache.buffer[: t.size], shape)
-        matrix = Tensor(array, be.tensor_info(shape, t.info.dtype), allocation=cache.allocation)
-        matrix.allocation.is_exported = True  # an NHWC buffer has no layout cache itself
-        cache.matrix_view = view = cache.buffer, matrix
-    return view[1]
+def array_as(be: BackendBase, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
+    """Return the array of a contiguous tensor in another shape."""
+    return be.runtime.reshape(t._array, shape)

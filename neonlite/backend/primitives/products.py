@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from neonlite.backend.planning.layout import read_chwn, write_chwn
 from neonlite.backend.primitives.geometry import check_ints, with_error_prefix
 from neonlite.backend.primitives.operands import (
     as_contiguous,
@@ -18,7 +17,6 @@ from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_open, check_shape, ignore_fp_errors, restore_fp_errors
 from neonlite.messages import describe
 from neonlite.optree import Operand
-from neonlite.tree_structure import traces
 from neonlite.typing import HALF_DTYPES, BackendBase
 
 
@@ -411,10 +409,7 @@ def _to_compute_dtype(be: BackendBase, t: Tensor) -> Tensor:
 
 def _gemm(be: BackendBase, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float) -> None:
     multiply = be.primitives.batch_reduce_gemm if A.ndim == B.ndim == 3 and C.ndim == 2 else be.primitives.gemm
-    if be.memory_tracker.has_layout_caches or traces:
-        arrays = read_chwn(A), read_chwn(B), write_chwn(C, overwrite=beta == 0)
-    else:
-        arrays = A.storage, B.storage, C.storage
+    arrays = A._array, B._array, C._array
     state = ignore_fp_errors()
     try:
         multiply(*arrays, alpha, beta)

@@ -20,8 +20,7 @@ from neonlite.backend.tensor import Tensor
 from neonlite.ops.functions import Shape
 from neonlite.ops.recurrent import CELLS, activation_names, derivatives_of, functions_of
 from neonlite.tree_structure import untraced
-from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES
-from neonlite.typing import NativeArray as Array
+from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray as Array
 
 CompilePlan = Callable[[Plan], Callable[[Sequence[Array], Sequence[Array]], None]]  # of an executor
 FUSED_FUNCTIONS = ["tanh", "sig"]  # the activation functions of fused primitives

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from neonlite.backend.planning import Plan
-from neonlite.backend.planning.layout import ImageOperand, ImageShape, NHWCImages
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
-from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
+from neonlite.backend.primitives.geometry import ConvLayer, ImageShape, NHWCImages, PoolLayer
 from neonlite.backend.primitives.recurrent import CompilePlan, find_recurrences
 from neonlite.ops import OPS, Op
 from neonlite.ops.functions import Shape
@@ -63,14 +62,12 @@ POOLINGS: dict[str, tuple[str, str, Callable[..., None]]] = {
 class PrimitiveCall(NamedTuple):
     """The primitive that computes a step: a function of the arrays of its operands and its result.
 
-    ``inputs``: the operands, of which a reshape is skipped. ``outputs``: the results. ``takes_images``: which of them,
-    the results last, may be an ``ImageOperand``. ``plans``: the plans that it runs.
+    ``inputs``: the operands, of which a reshape is skipped. ``outputs``: the results. ``plans``: those that it runs.
     """
 
     run: Callable[..., None]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    takes_images: tuple[bool, ...]
     plans: Sequence[Plan] = ()
 
 
@@ -83,24 +80,8 @@ def find_primitives(primitives: ReferencePrimitives, plan: Plan, compile_plan: C
     calls = {v: call for v, call in found.items() if call is not None}
     for v, (run, recurrence) in find_recurrences(primitives, plan, compile_plan).items():
         inputs: Any = plan.step_of(v).inputs
-        calls[v] = PrimitiveCall(run, inputs, (v,), (False,) * (len(inputs) + 1), recurrence.plans)
+        calls[v] = PrimitiveCall(run, inputs, (v,), recurrence.plans)
     return calls
-
-
-def find_images(plan: Plan) -> tuple[set[int], set[int]]:
-    """Return the leaves and the targets of a plan that only primitives read and write, in a layout they choose."""
-    read: set[int] = set()
-    read_as_arrays = {*plan.held_in_targets, *(plan.view_base(v) for v in plan.outputs if plan.view_base(v) != v)}
-    for v, step in plan.numbered_steps:
-        if call := plan.primitives.get(v):
-            for x, is_image in zip(call.inputs, call.takes_images, strict=False):
-                (read if is_image else read_as_arrays).add(plan.view_base(x))
-        elif step.kind != "view":
-            read_as_arrays |= {plan.view_base(x) for x in step.inputs if isinstance(x, int)}
-    leaves = {x for x in read - read_as_arrays - set(plan.outputs) if x < len(plan.leaves)}
-    written = {v for v, call in plan.primitives.items() if call.takes_images[-1]} - read_as_arrays
-    targets = {i for i, v in enumerate(plan.outputs) if plan.is_direct[i] and v in written}
-    return leaves, targets - set(plan.held_in_targets.values())
 
 
 def image_layer(primitives: ReferencePrimitives, plan: Plan, v: int) -> tuple[str, Any, Callable[..., None]] | None:
@@ -152,18 +133,12 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
             x = contiguous_copy(primitives, n, x)
         if is_nhwc[n]:
             return NHWCImages(reshape(x, swap_ends(shapes[n])))
-        return x._replace(array=reshape(x.array, shapes[n])) if isinstance(x, ImageOperand) else reshape(x, shapes[n])
+        return reshape(x, shapes[n])
 
     def run(*arrays: NativeArray) -> None:
         call(primitives, layer, *[operand(n, x) for n, x in enumerate(arrays)])
 
-    is_copied = [
-        *(strided or plan.view_base(x) != x for x, strided in zip(inputs, is_strided, strict=True)),
-        False,
-        False,
-    ]
-    takes_images = tuple(role != "F" and not copied for role, copied in zip(roles, is_copied, strict=False))
-    return PrimitiveCall(run, inputs, outputs, takes_images)
+    return PrimitiveCall(run, inputs, outputs)
 
 
 def reorder_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
@@ -180,7 +155,7 @@ def reorder_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primiti
         source, out = reshape(source, (size,)), reshape(out, (size,))
         primitives.reorder(images, *((source, out) if is_nhwc else (out, source)), not is_nhwc)
 
-    return PrimitiveCall(run, (x,), (v,), (False, False))
+    return PrimitiveCall(run, (x,), (v,))
 
 
 def roi_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall | None:
@@ -202,7 +177,7 @@ def roi_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCa
         first = primitives.runtime.put(np.arange(C)[:, None, None, None] * (H * W * N) + image)
         out[...] = xp.where(pixels < 0, pixels, pixels * N + first)
 
-    return PrimitiveCall(run, inputs, (v,), (False, False, False))
+    return PrimitiveCall(run, inputs, (v,))
 
 
 def find_indices_of(plan: Plan, v: int) -> int | None:
@@ -330,7 +305,7 @@ class ImageLayouts:
 
     def __init__(self, primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> None:
         self.plan, self.preferring = plan, preferring
-        self.is_gpu = primitives.supports_nhwc_trees
+        self.takes_short_rows = primitives.takes_short_rows
         self.steps, self.outputs = dict(plan.numbered_steps), set(plan.outputs)
         self.shapes = {v: plan.shape(v) for v in range(len(plan.leaves) + len(plan.steps))}
         self.plain: dict[int, int] = {v: v for v in range(len(plan.leaves))}  # {old value: new value}
@@ -370,7 +345,7 @@ class ImageLayouts:
 
     def append_elementwise(self, v: int, step: Step, full: Sequence[int]) -> None:
         """Append an elementwise step, whose operands of its shape have these numbers."""
-        ndim, to = len(step.shape), None if self.is_gpu else rows_shape(swap_ends(step.shape))
+        ndim, to = len(step.shape), None if self.takes_short_rows else rows_shape(swap_ends(step.shape))
         others = [y for n, y in enumerate(step.inputs) if n not in full]
         if to and all(self.is_per_channel(y, ndim) for y in others):
             inputs = [self.as_rows(y, to) if n in full else self.repeat(y, ndim, to) for n, y in enumerate(step.inputs)]
@@ -386,7 +361,7 @@ class ImageLayouts:
             self.append_nhwc(v, step, [self.as_nhwc(x)], to=swap_ends(to))
         elif step.op.name in REDUCTIONS and step.attrs.get("keepdims", True):
             axes = step.attrs["axis"]
-            rows = None if self.is_gpu else rows_shape(swap_ends(shape))
+            rows = None if self.takes_short_rows else rows_shape(swap_ends(shape))
             if rows and sorted(axes) == list(range(1, last + 1)):
                 C, attrs = shape[0], step.attrs | {"axis": (0,)}
                 row = self.plan.append_step(
@@ -405,22 +380,15 @@ class ImageLayouts:
         return True
 
     def append_primitive(self, v: int, step: Step) -> None:
-        """Append the step of a primitive. On a CPU it chooses the layout of leaves itself."""
+        """Append the step of a primitive."""
         roles = (CONVOLUTIONS.get(step.op.name) or POOLINGS[step.op.name])[0]
         inputs: list[Any] = [
-            self.as_plain(x) if role == "F" or (self.is_leaf(x) and not self.is_gpu) else self.as_nhwc(x)
-            for x, role in zip(step.inputs, roles, strict=False)
+            self.as_plain(x) if role == "F" else self.as_nhwc(x) for x, role in zip(step.inputs, roles, strict=False)
         ]
         if roles[-1] == "F":
             self.plain[v] = self.plan.append_step(step._replace(inputs=tuple(inputs)))
         else:
             self.append_nhwc(v, step, inputs)
-
-    def is_leaf(self, v: Any) -> bool:
-        """Return whether a value is a leaf, or a leaf reshaped."""
-        while (step := self.steps.get(v)) is not None and step.op.name == "reshape":
-            v = step.inputs[0]
-        return v not in self.steps
 
     def append_nhwc(self, v: int, step: Step, inputs: Sequence[int | Constant], **attrs: Any) -> None:
         """Append a step whose result is in NHWC."""

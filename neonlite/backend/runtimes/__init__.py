@@ -1,4 +1,4 @@
-"""The registry of runtimes (array libraries): built-in ones, entry points of neonlite.runtimes, and their status.
+"""The registry of runtimes (array libraries): built-in ones, entry points, and their status; native libraries.
 
 A runtime is a subclass of ``neonlite.backend.runtimes.base.Runtime``. Other packages register theirs as entry points
 of the group ``neonlite.runtimes``.
@@ -6,10 +6,26 @@ of the group ``neonlite.runtimes``.
 
 from __future__ import annotations
 
+import ctypes
+import os
+import platform
+import site
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from ctypes import c_void_p
 from functools import cache
 from importlib import import_module
+from itertools import product
+from pathlib import Path
+from threading import Lock
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from neonlite.backend.concurrency import get_num_threads
+from neonlite.typing import NumPyArray as Array
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -75,8 +91,6 @@ def load_runtime(runtime: str | Runtime, device_id: int = 0) -> Runtime:
             builtin: type[Runtime] = getattr(import_module(module), cls)
             return builtin(device_id)
         except ImportError as error:
-            from neonlite.backend.runtimes.numpy import install_hint
-
             raise ImportError(f"the runtime {name!r} cannot be loaded: {error}. {install_hint(command)}") from error
     points = _entry_points()
     if name in points:
@@ -205,3 +219,161 @@ def info() -> RuntimeReport:
         except Exception as error:
             rows.append(RuntimeInfo(name, False, str(error)))
     return RuntimeReport(rows)
+
+
+# --- native libraries: where they are installed, and the memory of NumPy arrays ---
+
+ROW_MAJOR, COL_MAJOR = 101, 102  # CBLAS_LAYOUT
+OBJECT_HEADER_BYTES = object.__basicsize__  # size of PyObject_HEAD, which precedes the data pointer
+OVERLAP_MAX_WORK = 1000  # max_work of np.may_share_memory
+# multiply-adds of a product, or of a stack, up to which NumPy is faster with several threads, and times as many with
+# one thread. By benchmarks/thresholds.py both take equally long there with one thread; with two, while other processes
+# use the CPUs, NumPy is faster up to 4 times as many
+MIN_GEMM_WORK, ONE_THREAD_FACTOR = 1 << 20, 4
+
+INTEL_EXTRAS = ("onednn", "mkl")  # whose packages are for Linux on x86-64, as pyproject.toml says
+
+# environment variables: for libgomp iterations, about the time between two calls of a small network; for Intel's OpenMP
+# milliseconds
+SPIN_WAITS = {"GOMP_SPINCOUNT": "6000", "KMP_BLOCKTIME": "1"}
+
+_max_openmp_threads = 1 << 30
+
+
+def openmp_threads() -> int:
+    """Return the number of threads of oneDNN and MKL: that of ``get_num_threads``, and 1 in a forked process."""
+    return min(get_num_threads(), _max_openmp_threads)
+
+
+def _limit_after_fork() -> None:
+    # libgomp in a forked process waits for threads that do not exist there, unless it uses one thread
+    global _max_openmp_threads
+    _max_openmp_threads = 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_limit_after_fork)
+
+
+@contextmanager
+def short_spin_wait() -> Iterator[None]:
+    """Load an OpenMP library whose idle threads soon sleep instead of busy-waiting.
+
+    By default they spin for up to 200 ms, and take the CPU from threads of other processes. Variables that are set in
+    the environment take precedence.
+    """
+    names = () if "OMP_WAIT_POLICY" in os.environ else SPIN_WAITS.keys() - os.environ.keys()
+    os.environ.update({name: SPIN_WAITS[name] for name in names})
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+
+
+def min_gemm_work() -> int:
+    """Return the number of multiply-adds up to which NumPy computes a product faster than MKL and oneDNN."""
+    return MIN_GEMM_WORK * (ONE_THREAD_FACTOR if get_num_threads() == 1 else 1)
+
+
+def library_folders() -> list[Path]:
+    """Return the folders in which pip and conda install libraries: environment, base environment, and user folder."""
+    prefixes = dict.fromkeys((sys.prefix, os.environ.get("CONDA_PREFIX"), sys.base_prefix, site.getuserbase()))
+    return [Path(prefix, *("Library", "bin") if os.name == "nt" else ("lib",)) for prefix in prefixes if prefix]
+
+
+def install_hint(command: str) -> str:
+    """Return a sentence with the command that installs a library, or with the systems that have packages of it."""
+    is_intel_linux = sys.platform == "linux" and platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
+    if not is_intel_linux and any(f"neonlite[{extra}]" in command for extra in INTEL_EXTRAS):
+        return "There are packages for Linux with glibc on x86-64 only"
+    return f"Install it: {command}"
+
+
+def matrix_order(array: Array) -> tuple[int, int] | None:
+    """Return (ROW_MAJOR or COL_MAJOR, leading dimension in elements) of matrices, or None if BLAS cannot read them.
+
+    The stride of an axis of size 1 is arbitrary and ignored.
+    """
+    (m, n), (down, across), size = array.shape[-2:], array.strides[-2:], array.itemsize
+    if (n == 1 or across == size) and (m == 1 or (down >= n * size and down % size == 0)):
+        return ROW_MAJOR, n if m == 1 else down // size
+    if (m == 1 or down == size) and across >= m * size and across % size == 0:
+        return COL_MAJOR, across // size
+    return None
+
+
+def data_address(array: Array) -> Any:
+    """Return the address of an array's first element as ``c_void_p``, read from the C struct of the array object.
+
+    It equals ``array.ctypes.data``, and takes a fifth of the time.
+    """
+    return c_void_p.from_address(id(array) + OBJECT_HEADER_BYTES)
+
+
+def may_share_memory(x: Array, y: Array) -> bool:
+    """Return whether two arrays share an element, or True if the exact check would take too long."""
+    return np.may_share_memory(x, y, OVERLAP_MAX_WORK)  # type: ignore[arg-type]
+
+
+# --- NumPy's OpenBLAS on one thread, for products of NumPy beside a library with its own threads ---
+#
+# OpenBLAS's threads spin for up to 0.1 seconds after a product, and take the CPUs from the threads that run the next
+# operation.
+
+
+class SingleThreadedBLAS:
+    """Context manager in which OpenBLAS runs on one thread; afterwards it has as many as before.
+
+    The number of threads is one of the process, so only the first Python thread that enters sets it, and the last one
+    that leaves restores it.
+    """
+
+    def __init__(self, get_threads: Callable[[], int], set_threads: Callable[[int], object]) -> None:
+        self.get_threads, self.set_threads = get_threads, set_threads
+        self.reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Start without any thread inside, as in a forked process."""
+        self.lock, self.depth, self.threads = Lock(), 0, 1
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.depth += 1
+            if self.depth == 1:
+                self.threads = self.get_threads()
+                if self.threads > 1:
+                    self.set_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.depth -= 1
+            if self.depth == 0 and self.threads > 1:
+                self.set_threads(self.threads)
+
+
+@cache
+def get_openblas() -> AbstractContextManager[None]:
+    """Return the context manager for NumPy's OpenBLAS; one without effect if NumPy uses another BLAS library.
+
+    It is found among the files that the process has mapped, so only on Linux, as oneDNN.
+    """
+    try:
+        maps = os.fsdecode(Path("/proc/self/maps").read_bytes())
+    except OSError:  # not Linux
+        return nullcontext()
+    fields = (line.split(maxsplit=5) for line in maps.splitlines())  # the last one is the path, which may have spaces
+    paths = {path for *_, path in fields if "openblas" in os.path.basename(path)}
+    for path in sorted(paths, key=lambda path: "numpy" not in path):  # SciPy's wheels have another one
+        try:
+            library = ctypes.PyDLL(path)
+        except OSError:  # the file was removed, as by an upgrade of NumPy
+            continue
+        for prefix, suffix in product(("scipy_", ""), ("64_", "")):
+            names = (f"{prefix}openblas_{verb}_num_threads{suffix}" for verb in ("get", "set"))
+            functions: list[Any] = [getattr(library, name, None) for name in names]
+            if all(functions):
+                return SingleThreadedBLAS(*functions)
+    return nullcontext()

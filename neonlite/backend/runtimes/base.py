@@ -13,7 +13,6 @@ import numpy as np
 from neonlite.backend.concurrency import parallel_for
 from neonlite.backend.measure import Allocation, DeviceMemory, MemoryTracker, OutOfMemoryError, format_bytes
 from neonlite.backend.planning import Plan
-from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.random import RandomStreams
@@ -294,12 +293,12 @@ class Runtime:
     def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
         """Fill a tensor from the stream "masks" with ones, with probability ``keep``, and zeros."""
         values = streams.mask("masks", np.empty(out.shape, out.info.dtype), keep)
-        self.write(write_chwn(out, overwrite=True), values, out.info.dtype)
+        self.write(out._array, values, out.info.dtype)
 
     def fill_normal(self, streams: RandomStreams, out: Tensor, mean: float, stdv: float) -> None:
         """Fill a tensor from the stream "noise" with normally distributed numbers."""
         values = streams.normal("noise", out.shape, "float64") * stdv + mean
-        self.write(write_chwn(out, overwrite=True), values, out.info.dtype)
+        self.write(out._array, values, out.info.dtype)
 
     # --- graphs ---
 

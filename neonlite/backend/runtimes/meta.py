@@ -18,7 +18,6 @@ import numpy as np
 
 from neonlite.backend.concurrency import create_lock, parallel_for
 from neonlite.backend.planning import Plan
-from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.primitives import MatmulPrimitives, ReferencePrimitives
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes.base import Runtime
@@ -440,7 +439,7 @@ class MetaRuntime(Runtime):
 
     def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
         """Check the arguments and advance the stream."""
-        streams.mask("masks", write_chwn(out, overwrite=True), keep)
+        streams.mask("masks", out._array, keep)
 
     def create_graphs(self, be: BackendBase) -> MetaGraphs | None:
         """Return graphs that call each block, if the real runtime has graphs."""
@@ -545,10 +544,6 @@ class MetaPrimitives(ReferencePrimitives):
     conv_update = count_as("conv_update", conv_flops)
     pool_fprop = count_as("pool_fprop", pool_flops)
     pool_bprop = count_as("pool_bprop", pool_flops)
-    batch_norm_fprop = count_as("batch_norm_fprop", lambda form, *_: 8 * math.prod(form))
-    batch_norm_bprop = count_as("batch_norm_bprop", lambda form, *_: 12 * math.prod(form))
-    row_norm_fprop = count_if_done("row_norm_fprop", lambda x, *_: 8 * x.size)
-    row_norm_bprop = count_if_done("row_norm_bprop", lambda x, *_: 12 * x.size)
     recurrent_fprop = count_as("recurrent_fprop", lambda shape, *_: shape.flops)
     recurrent_bprop = count_as("recurrent_bprop", lambda shape, *_: 2 * shape.flops)
 

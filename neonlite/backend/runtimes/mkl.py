@@ -15,20 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neonlite.backend import runtimes
 from neonlite.backend.concurrency import Cache, get_num_threads
-from neonlite.backend.runtimes import accelerated, accelerator_versions
-from neonlite.backend.runtimes.numpy import (
-    ROW_MAJOR,
-    NumPyRuntime,
-    data_address,
-    library_folders,
-    matrix_order,
-    may_share_memory,
-    min_gemm_work,
-    openmp_threads,
-    short_spin_wait,
-)
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes.numpy import NumPyPrimitives, NumPyRuntime
 from neonlite.typing import NumPyArray as Array
 
 LIBRARY_PATTERNS = ("libmkl_rt.so.?", "mkl_rt.?.dll")  # file names in the packages of pip and conda
@@ -55,7 +44,7 @@ def load_library() -> Any:
         ctypes.CDLL("libgomp.so.1", os.RTLD_NOLOAD | os.RTLD_GLOBAL)
         if os.environ.get(THREADING_LAYER_VAR) == "INTEL":
             os.environ[THREADING_LAYER_VAR] = "GNU"
-    folders = library_folders()
+    folders = runtimes.library_folders()
     paths = [
         path for folder in folders for name in LIBRARY_PATTERNS for path in sorted(folder.glob(name), reverse=True)
     ]
@@ -97,7 +86,7 @@ def create_gemm_call(functions: dict[Any, Any], a: Array, b: Array, c: Array) ->
     if not a.dtype == b.dtype == c.dtype or not function or not all(x.size and x.ndim in (2, 3) for x in operands):
         return None
     (m, n), k, size = c.shape[-2:], a.shape[-1], c.itemsize
-    orders = [matrix_order(x) for x in operands]
+    orders = [runtimes.matrix_order(x) for x in operands]
     stacks = {x.shape[0] for x in operands if x.ndim == 3}
     steps = tuple(x.strides[0] if x.ndim == 3 else 0 for x in operands)
     is_batch_reduce = c.ndim == 2 and a.ndim == b.ndim == 3
@@ -114,7 +103,7 @@ def create_gemm_call(functions: dict[Any, Any], a: Array, b: Array, c: Array) ->
     scalar_type, gemm, gemm_batched = function
     head = [c_int(x) for x in (order_c, *(NO_TRANS if x == order_c else TRANS for x in (order_a, order_b)))]
     tails = [[lda], [ldb], [ldc]]
-    if num_calls > 1 and min(steps) >= 0 and steps[2] >= ldc * size * (m if order_c == ROW_MAJOR else n):
+    if num_calls > 1 and min(steps) >= 0 and steps[2] >= ldc * size * (m if order_c == runtimes.ROW_MAJOR else n):
         tails = [[ld, step // size] for ld, step in zip((lda, ldb, ldc), steps, strict=True)]
         tails[2].append(num_calls)
         gemm, num_calls = gemm_batched, 1
@@ -153,7 +142,9 @@ class MKLMatmul(NumPyPrimitives):
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c`` of matrices or stacks; by NumPy where MKL is not faster."""
-        is_small = c.size * a.shape[-1] <= min_gemm_work() or c.size in c.shape  # the latter: a matrix-vector product
+        is_small = (
+            c.size * a.shape[-1] <= runtimes.min_gemm_work() or c.size in c.shape
+        )  # the latter: a matrix-vector product
         if beta == 0 and alpha == 1 and is_small:
             np.matmul(a, b, out=c)
         elif not self._try_gemm(a, b, c, alpha, beta, is_batch_reduce=False):
@@ -181,7 +172,7 @@ class MKLMatmul(NumPyPrimitives):
         if not self.runtime.has_values:
             return gemm_call.is_batch_reduce == is_batch_reduce and alpha != 0
         call, scalar, head, (args_a, args_b, args_c), (near_a, near_b), size, sums, num_calls, strides = gemm_call
-        at_a, at_b, at_c = data_address(a), data_address(b), data_address(c)
+        at_a, at_b, at_c = runtimes.data_address(a), runtimes.data_address(b), runtimes.data_address(c)
         a_start, b_start, c_start = at_a.value, at_b.value, at_c.value
         # NumPy checks that c is writable and overlaps no operand, and propagates NaN if alpha is 0; MKL does not
         if (
@@ -189,11 +180,11 @@ class MKLMatmul(NumPyPrimitives):
             or (a_start | b_start | c_start) % size
             or not c.flags.writeable
             or alpha == 0
-            or (near_a[0] < a_start - c_start < near_a[1] and may_share_memory(a, c))
-            or (near_b[0] < b_start - c_start < near_b[1] and may_share_memory(b, c))
+            or (near_a[0] < a_start - c_start < near_a[1] and runtimes.may_share_memory(a, c))
+            or (near_b[0] < b_start - c_start < near_b[1] and runtimes.may_share_memory(b, c))
         ):
             return False
-        previous = self.set_threads(openmp_threads())  # MKL's number of threads for this Python thread
+        previous = self.set_threads(runtimes.openmp_threads())  # MKL's number of threads for this Python thread
         call(*head, scalar(alpha), at_a, *args_a, at_b, *args_b, scalar(beta), at_c, *args_c)
         starts = a_start, b_start, c_start
         for x in range(1, num_calls):
@@ -215,11 +206,11 @@ class MKLRuntime(NumPyRuntime):
     @cached_property
     def primitives(self) -> type[MKLMatmul]:  # type: ignore[override]
         """The class of the primitives, with what accelerators compute."""
-        return accelerated(MKLMatmul)
+        return runtimes.accelerated(MKLMatmul)
 
     def __init__(self, device_id: int = 0) -> None:
         super().__init__(device_id)
-        with short_spin_wait():
+        with runtimes.short_spin_wait():
             load_library()  # first, as it selects MKL's threading layer
             import mkl
 
@@ -244,4 +235,4 @@ class MKLRuntime(NumPyRuntime):
         """Return the versions and the number of threads."""
         version = re.search(r"Version ([\d.]+)", self.mkl.get_version_string())
         own = f"MKL {version and version[1]}", f"{get_num_threads()} threads", f"NumPy {np.__version__}"
-        return ", ".join((*own, *accelerator_versions()))
+        return ", ".join((*own, *runtimes.accelerator_versions()))

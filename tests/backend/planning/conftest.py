@@ -12,8 +12,7 @@ import neonlite.backend.planning.assignment as run_module
 from neonlite import Backend
 from neonlite.backend.planning import Plan
 from neonlite.backend.runtimes import onednn
-from neonlite.backend.runtimes.numpy import stages as stages_module
-from neonlite.backend.runtimes.numpy import templates
+from neonlite.backend.runtimes.numpy import stages as stages_module, templates
 
 
 @pytest.fixture

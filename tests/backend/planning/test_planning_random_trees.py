@@ -1,6 +1,6 @@
 """Random op-trees, compared with every op written out in NumPy, on each executor.
 
-This also tests ``neonlite/backend/runtimes/base.py``, ``neonlite/backend/runtimes/numpy/__init__.py``,
+This also tests ``neonlite/backend/runtimes/base.py``, ``neonlite/backend/runtimes/__init__.py``,
 ``neonlite/backend/runtimes/numpy/__init__.py``, ``neonlite/backend/runtimes/numpy/stages.py`` and
 ``neonlite/backend/concurrency.py``.
 """

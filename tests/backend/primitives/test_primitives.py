@@ -1,7 +1,7 @@
 """Convolution, pooling and LRN on every runtime equal the loops of a textbook.
 
 Tests ``neonlite/backend/primitives/__init__.py`` and
-``neonlite/backend/runtimes/numpy/pooling.py``.
+``neonlite/backend/runtimes/numpy/__init__.py``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ from helpers.runtimes import lacks
 
 from neonlite import Backend, Tensor
 from neonlite.backend.primitives import ReferencePrimitives
-from neonlite.backend.runtimes.numpy import pooling as numpy_pooling
-from neonlite.backend.runtimes.numpy import pooling as numpy_roi_pooling
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes import numpy as numpy_pooling
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 
 both_dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
@@ -324,7 +323,7 @@ def test_roi_pooling_in_small_chunks_equals_the_reference(
 ) -> None:
     if not in_pieces(be64):
         return
-    monkeypatch.setattr(numpy_roi_pooling, "MAX_GATHERED_PIXELS", limit)
+    monkeypatch.setattr(numpy_pooling, "MAX_GATHERED_PIXELS", limit)
     reference, i = ReferencePrimitives(be64.runtime), values(1, 4, 9, 8, 3)
     i[rng.random(i.shape) < 0.1] = np.nan
     i[2, :, 5] = -np.inf

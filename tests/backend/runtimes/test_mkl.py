@@ -19,10 +19,9 @@ import pytest
 
 import neonlite as nl
 from neonlite import Autodiff, Backend
-from neonlite.backend import concurrency
-from neonlite.backend.runtimes import load_runtime, numpy
-from neonlite.backend.runtimes import mkl as mkl_runtime
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend import concurrency, runtimes
+from neonlite.backend.runtimes import load_runtime, mkl as mkl_runtime
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.runtimes.onednn import bindings as onednn
 
 mkl = pytest.importorskip("mkl")
@@ -113,7 +112,7 @@ def test_a_library_that_is_too_old_or_broken_is_an_import_error(monkeypatch, tmp
 
 def test_the_folders_are_those_of_the_environment_its_base_and_the_user(monkeypatch):
     monkeypatch.setenv("CONDA_PREFIX", "/conda")
-    found = [str(folder) for folder in numpy.library_folders()]
+    found = [str(folder) for folder in runtimes.library_folders()]
     assert [prefix in " ".join(found) for prefix in (sys.prefix, sys.base_prefix, "conda")] == [True] * 3
     assert len(found) == len(set(found))
 
@@ -447,7 +446,7 @@ def test_an_alpha_of_0_does_not_hide_a_nan(primitives):
 def test_the_address_of_an_array_is_where_its_first_element_is(rng):
     x = rng.normal(size=(5, 6, 7))
     for view in (x, x[1:], x[..., ::-1], x.T, x[2, 3:, 4:5], x[:0], x.astype(np.float16), np.frombuffer(b"abcdefgh")):
-        assert numpy.data_address(view).value == view.ctypes.data == view.__array_interface__["data"][0]
+        assert runtimes.data_address(view).value == view.ctypes.data == view.__array_interface__["data"][0]
 
 
 def test_gemm_calls_are_cached_and_bounded(products, monkeypatch):

@@ -15,7 +15,7 @@ import sys
 sys.modules["neonlite.backend.runtimes.onednn"] = None  # an import of it raises ModuleNotFoundError
 import numpy as np
 import neonlite as nl
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.layers import Affine, Conv, GeneralizedCost, Pooling
 from neonlite.transforms import CrossEntropyMulti, Rectlin, Softmax
 

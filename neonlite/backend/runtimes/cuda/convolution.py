@@ -11,22 +11,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import neonlite.backend.runtimes.cuda.libraries as libraries
 from neonlite.backend.concurrency import Cache
-from neonlite.backend.planning.layout import (
-    ImageOperand,
-    ImageShape,
-    NHWCImages,
-    can_write_nhwc,
-    image_shape,
-    layout_of,
-    read_chwn,
-    read_nhwc,
-    write_chwn,
-    write_nhwc,
-)
 from neonlite.backend.primitives import scale_and_add
-from neonlite.backend.primitives.geometry import ConvLayer
+from neonlite.backend.primitives.geometry import ConvLayer, ImageShape, NHWCImages, as_chwn, chwn_view, image_shape
+from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS
 from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
 from neonlite.backend.runtimes.cuda.kernels import KernelLauncher, workspace_limit
@@ -36,7 +24,7 @@ from neonlite.backend.validation import warn
 from neonlite.typing import NativeArray
 
 if TYPE_CHECKING:
-    from neonlite.backend.measure import Allocation
+    pass
 
 SPATIAL_AXES = "zyx"
 AXIS_PARAMETERS = [
@@ -188,20 +176,9 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
 
 
 class CudaReorderer(KernelLauncher):
-    """NHWC buffers of images, and the kernel that reorders them."""
+    """The kernel that reorders images between CHWN and NHWC."""
 
-    supports_nhwc_trees = True
-
-    @property
-    def supports_nhwc(self) -> bool:  # type: ignore[override]
-        """Whether images may be in NHWC: where cuDNN is available."""
-        return self.runtime.driver.cudnn is not None
-
-    def allocate_buffer(self, like: NativeArray) -> tuple[NativeArray, Allocation]:
-        """Return a flat buffer of as many elements as ``like``, and its entry in the memory tracker."""
-        request = "NHWC images", like.nbytes, lambda: self.runtime.allocate(like.nbytes).view(like.dtype)
-        buffer: tuple[NativeArray, Allocation] = self.runtime.allocate_tracked("workspaces", *request)
-        return buffer
+    takes_short_rows = True
 
     def reorder(self, shape: ImageShape, chwn: NativeArray, nhwc: NativeArray, to_chwn: bool) -> None:
         """Copy images from CHWN to NHWC, or back with ``to_chwn``."""
@@ -219,12 +196,11 @@ class CudaReorderer(KernelLauncher):
             self.launch(REORDER_KERNEL, str(chwn.dtype), (min(tiles, MAX_BLOCKS), 1), [*pair, *shape, int(to_chwn)], V)
 
     def nhwc_operand(self, purpose: str, x: NativeArray) -> NativeArray:
-        """Return images in NHWC: from the layout cache of their memory, or as a copy in a workspace."""
-        if isinstance(x, ImageOperand | NHWCImages) and (images := read_nhwc(x)) is not None:
-            return images
-        array = read_chwn(x)
-        copy = self.get_workspace(purpose, (array.size,), array)
-        self.reorder(image_shape(array), array, copy, False)
+        """Return flat images in NHWC, copied to a workspace unless they are."""
+        if isinstance(x, NHWCImages):
+            return x.flat
+        copy = self.get_workspace(purpose, (x.size,), x)
+        self.reorder(image_shape(x), x, copy, False)
         return copy
 
 
@@ -439,15 +415,20 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
     def computes(self, op: str, layer: Any) -> bool:
         """Return whether cuDNN, or a kernel for pooling, computes an op of the table for images: in NHWC."""
         if "pool" in op:
-            return self.supports_nhwc and layer.is_channelwise
-        return self.supports_nhwc and layer.has_equal_padding and layer.groups == 1
+            return self.has_cudnn and layer.is_channelwise
+        return self.has_cudnn and layer.has_equal_padding and layer.groups == 1
+
+    @property
+    def has_cudnn(self) -> bool:
+        """Whether cuDNN is available."""
+        return self.runtime.driver.cudnn is not None
 
     def conv_fprop(
         self, layer: ConvLayer, i: NativeArray, f: NativeArray, o: NativeArray, alpha: float, beta: float
     ) -> None:
         if not self._convolve("fprop", layer, (i, f), o, alpha, beta):
-            with self._chwn_result(o, beta) as out:
-                self.runtime.driver.run(super().conv_fprop, layer, read_chwn(i), f, out, alpha, beta)
+            with self._chwn_result(o) as out:
+                self.runtime.driver.run(super().conv_fprop, layer, as_chwn(i), f, out, alpha, beta)
 
     def try_conv_bias(
         self, layer: ConvLayer, i: NativeArray, f: NativeArray, o: NativeArray, bias: NativeArray, relu: bool
@@ -458,24 +439,24 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         self, layer: ConvLayer, f: NativeArray, e: NativeArray, d: NativeArray, alpha: float, beta: float
     ) -> None:
         if not self._convolve("dgrad", layer, (e, f), d, alpha, beta):
-            with self._chwn_result(d, beta) as out:
-                self.runtime.driver.run(super().conv_bprop, layer, f, read_chwn(e), out, alpha, beta)
+            with self._chwn_result(d) as out:
+                self.runtime.driver.run(super().conv_bprop, layer, f, as_chwn(e), out, alpha, beta)
 
     def conv_update(
         self, layer: ConvLayer, i: NativeArray, e: NativeArray, u: NativeArray, alpha: float, beta: float
     ) -> None:
         if not self._convolve("wgrad", layer, (i, e), u, alpha, beta):
-            self.runtime.driver.run(super().conv_update, layer, read_chwn(i), read_chwn(e), u, alpha, beta)
+            self.runtime.driver.run(super().conv_update, layer, as_chwn(i), as_chwn(e), u, alpha, beta)
 
     @contextmanager
-    def _chwn_result(self, out: NativeArray, beta: float) -> Iterator[NativeArray]:
-        """Yield the CHWN array of a result; one in NHWC is reordered at the end."""
-        array = write_chwn(out, beta == 0)
-        if isinstance(out, NHWCImages):
-            array = self.get_workspace("CHWN result", array.shape, array)
+    def _chwn_result(self, out: NativeArray) -> Iterator[NativeArray]:
+        """Yield an array for a result in CHWN, which is reordered at the end if the result is in NHWC."""
+        if not isinstance(out, NHWCImages):
+            yield out
+            return
+        array = self.get_workspace("CHWN result", out.array.shape, out.nhwc)
         yield array
-        if isinstance(out, NHWCImages):
-            self.reorder(image_shape(array), array, read_nhwc(out), to_chwn=False)
+        self.reorder(image_shape(array), array, out.flat, to_chwn=False)
 
     def _convolve(
         self,
@@ -489,27 +470,23 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         relu: bool = False,
     ) -> bool:
         """Compute ``out = alpha conv + beta out`` by cuDNN and return True, or return False where it cannot."""
-        if not self.supports_nhwc or not layer.has_equal_padding:
+        if not self.has_cudnn or not layer.has_equal_padding:
             return False
         if is_pointwise(layer):
             return bias is None and self._convolve_pointwise(operation, layer, operands, out, alpha, beta)
         driver: Any = self.runtime.driver
-        array = out.array if isinstance(out, ImageOperand | NHWCImages) else out
-        is_plain = alpha == 1 and beta == 0
-        writes_nhwc = is_plain and can_write_nhwc([out], operands)
+        array, is_plain = chwn_view(out), alpha == 1 and beta == 0
 
         @cache
-        def prepare_arrays() -> tuple[list[NativeArray], Any]:
-            """Return the operands and the buffer of the result in NHWC, and the write of the result, or None."""
+        def prepare_arrays() -> list[NativeArray]:
+            """Return the operands and the buffer of the result in NHWC."""
             arrays = [self.nhwc_operand(f"cudnn {n}", x) for n, x in enumerate(operands)]
-            write = write_nhwc(out) if writes_nhwc else None
-            arrays.append(write.nhwc if write else self.get_workspace("cudnn result", (array.size,), array))
-            return arrays, write
+            is_nhwc = isinstance(out, NHWCImages)
+            return [*arrays, out.flat if is_nhwc else self.get_workspace("cudnn result", (array.size,), array)]
 
         def addresses() -> list[int]:
             return [
-                self.runtime.address_and_strides(x)[0]
-                for x in (*prepare_arrays()[0], *(() if bias is None else (bias,)))
+                self.runtime.address_and_strides(x)[0] for x in (*prepare_arrays(), *(() if bias is None else (bias,)))
             ]
 
         plan = driver.cudnn.get_plan(
@@ -524,11 +501,9 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
                 raise CaptureError(f"cuDNN: {error}") from error
             driver.cudnn.mark_unsupported(plan.key, operation, layer, error)
             return False
-        (*_, nhwc_result), write = prepare_arrays()
-        if write is not None:
-            write.commit()
+        if isinstance(out, NHWCImages):
             return True
-        write_chwn(out, beta == 0)
+        nhwc_result = prepare_arrays()[-1]
         result = array if is_plain else self.get_workspace("convolved", array.shape, array)
         self.reorder(image_shape(array), result, nhwc_result, to_chwn=True)
         if not is_plain:
@@ -551,7 +526,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         beta: float,
     ) -> bool:
         """Convolve NHWC images with 1x1 filters by one GEMM and return True; False if no operand is in NHWC."""
-        if not any(layout_of(x) == "NHWC" for x in operands):
+        if not any(isinstance(x, NHWCImages) for x in operands):
             return False
 
         def matrix(images: Any, channels: int) -> Any:
@@ -561,12 +536,11 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             i, e = (self.nhwc_operand(f"cudnn {n}", x) for n, x in enumerate(operands))
             self.gemm(matrix(i, layer.C).T, matrix(e, layer.K), matrix(out, layer.K), alpha, beta)
             return True
-        if alpha != 1 or beta != 0 or not can_write_nhwc([out], operands):
+        if not isinstance(out, NHWCImages):
             return False
         images, filters = self.nhwc_operand("cudnn 0", operands[0]), matrix(operands[1], layer.K)
         left, right = (layer.C, layer.K) if operation == "fprop" else (layer.K, layer.C)
-        with write_nhwc(out) as buffer:
-            self.gemm(matrix(images, left), filters if operation == "fprop" else filters.T, matrix(buffer, right))
+        self.gemm(matrix(images, left), filters if operation == "fprop" else filters.T, matrix(out.flat, right))
         return True
 
     def _workspace_address(self, nbytes: int) -> int:

@@ -17,12 +17,12 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-import neonlite.backend.runtimes.cuda.libraries as libraries
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives.rows import find_primitives, lay_out_images, pair_pools
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
+from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
 from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
 from neonlite.backend.runtimes.cuda.kernels import (
@@ -33,16 +33,6 @@ from neonlite.backend.runtimes.cuda.kernels import (
     is_check_synchronous,
     is_gather,
     single_op_kernel,
-)
-from neonlite.backend.runtimes.cuda.libraries import (
-    MAX_CACHED_KERNELS,
-    Cublas,
-    GemmDesc,
-    Kernel,
-    flatten_sum,
-    fuse_gemm_sums,
-    is_tf32_enabled,
-    load_kernel,
 )
 from neonlite.backend.runtimes.cuda.row_reduction import RowTileKernel, fuse_row_stages, pass_kernels
 from neonlite.backend.validation import IgnoreFPErrors, warn
@@ -85,14 +75,16 @@ class Driver(Protocol):
     def allocate(self, nbytes: int) -> NativeArray:
         """Return an array of ``nbytes`` bytes (uint8) of the runtime's library."""
 
-    def compile(self, source: str) -> Kernel:
+    def compile(self, source: str) -> libraries.Kernel:
         """Compile source with one kernel, named ``kernel``, and return it; CompileError if that fails."""
 
-    def launch(self, kernel: Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
+    def launch(
+        self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
+    ) -> None:
         """Launch a kernel on a grid of blocks. Each argument has 64 bits: an address, an integer or a double."""
 
     def prepare_launch(
-        self, kernel: Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
+        self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
     ) -> Callable[[], None]:
         """Return a function that repeats a launch with less overhead, in a thread that has launched a kernel before."""
 
@@ -108,7 +100,7 @@ class Driver(Protocol):
     def current_stream(self) -> int:
         """Return the stream on which work is launched."""
 
-    def gemm(self, desc: GemmDesc, alpha: float, beta: float) -> bool:
+    def gemm(self, desc: libraries.GemmDesc, alpha: float, beta: float) -> bool:
         """Compute a matrix product and return True, or return False where no library supports it."""
 
     def synchronize(self) -> None:
@@ -123,7 +115,7 @@ class CuPyDriver:
     """
 
     def __init__(self, cupy: ModuleType, device_id: int) -> None:
-        self.cupy, self.device_id, self.tf32 = cupy, device_id, is_tf32_enabled()
+        self.cupy, self.device_id, self.tf32 = cupy, device_id, libraries.is_tf32_enabled()
         self.process_id, self.errstate = os.getpid(), import_module("cupyx").errstate
 
     def check_device(self, error: Exception | None = None) -> None:
@@ -154,21 +146,23 @@ class CuPyDriver:
         self.check_device()
         return self.cupy.empty(nbytes, dtype="uint8")
 
-    def compile(self, source: str) -> Kernel:
+    def compile(self, source: str) -> libraries.Kernel:
         """Return a CuPy function for the current device."""
         self.check_device()
         try:
-            return load_kernel(self.cupy, source)
+            return libraries.load_kernel(self.cupy, source)
         except self.cupy.cuda.compiler.CompileException as error:
             raise CompileError(f"NVRTC cannot compile a kernel: {error}") from error
 
-    def launch(self, kernel: Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
+    def launch(
+        self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
+    ) -> None:
         """Launch a kernel on CuPy's current stream."""
         self.check_device()
         kernel(grid, (block,), tuple(arguments))  # CuPy passes int as 64 bits, and float as double
 
     def prepare_launch(
-        self, kernel: Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
+        self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
     ) -> Callable[[], None]:
         """Return a launch by the CUDA driver API whose arguments are packed once.
 
@@ -223,7 +217,7 @@ class CuPyDriver:
         return current_stream(self.cupy)
 
     @cached_property
-    def cublas(self) -> Cublas | None:
+    def cublas(self) -> libraries.Cublas | None:
         """The cuBLAS library; None where it is not found."""
         library = libraries.load_library("cublas")
         return None if library is None else shared_cublas(library, self.cupy, self.device_id)
@@ -244,7 +238,7 @@ class CuPyDriver:
             )
             return None
 
-    def gemm(self, desc: GemmDesc, alpha: float, beta: float) -> bool:
+    def gemm(self, desc: libraries.GemmDesc, alpha: float, beta: float) -> bool:
         """Compute a matrix product by cuBLAS on CuPy's current stream."""
         self.check_device()
         if self.cublas is None:
@@ -258,14 +252,14 @@ class CuPyDriver:
 
 
 @cache
-def shared_cublas(library: ctypes.CDLL, cupy: ModuleType, device_id: int) -> Cublas:
+def shared_cublas(library: ctypes.CDLL, cupy: ModuleType, device_id: int) -> libraries.Cublas:
     """Return the cuBLAS library for a GPU; its handles are shared by all backends of the process."""
 
     def allocate_workspace(nbytes: int) -> tuple[NativeArray, int]:
         memory = cupy.empty(nbytes, dtype="uint8")
         return memory, memory.data.ptr
 
-    return Cublas(library, allocate_workspace, lambda: current_stream(cupy))
+    return libraries.Cublas(library, allocate_workspace, lambda: current_stream(cupy))
 
 
 @cache
@@ -337,7 +331,7 @@ def stage_kernels(
 def plan_source(plan: Plan) -> str:
     """Return the source of all kernels of a plan, with comments on what each reads and writes."""
     plan = copy.copy(plan)  # fusing changes the plan, which may belong to an executor
-    fuse_gemm_sums(plan)
+    libraries.fuse_gemm_sums(plan)
     fuse_row_stages(plan)
     origins: dict[int, str] = {}  # value -> op and stage
     texts = [f"/*\n{plan}\n*/", PREAMBLE]
@@ -385,7 +379,7 @@ class CudaExecutor:
         self.runtime, self.memory_tracker = runtime, runtime.memory_tracker
         self.driver = runtime.driver
         self.generic, self.primitives = ReferenceExecutor(runtime), primitives
-        self.compiled = Cache(MAX_CACHED_KERNELS, self.memory_tracker)  # {source: kernel, or None}
+        self.compiled = Cache(libraries.MAX_CACHED_KERNELS, self.memory_tracker)  # {source: kernel, or None}
 
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)``, and set ``plan.required_arena_bytes``."""
@@ -396,7 +390,7 @@ class CudaExecutor:
             plan.set_stages(plan.stages)
         lay_out_images(self.primitives, plan)
         pair_pools(plan)
-        fuse_gemm_sums(plan)
+        libraries.fuse_gemm_sums(plan)
         fuse_row_stages(plan)
         plan.primitives = find_primitives(self.primitives, plan, self.compile)
         xp, views = self.runtime.xp, {v: step for v, step in plan.numbered_steps if step.kind == "view"}
@@ -510,7 +504,7 @@ class CudaExecutor:
     def _try_gemm_sum(self, plan: Plan, stage: Stage, values: dict[int, NativeArray]) -> bool:
         """Compute a sum of matrix products in its target and return True, or return False where that is impossible."""
         beta, products, top = 0.0, [], stage.steps[-1]
-        for term in flatten_sum(plan, top)[0]:
+        for term in libraries.flatten_sum(plan, top)[0]:
             scalar = term.factor(values)
             if scalar == 0:  # libraries skip operands whose factor is 0, and so lose NaN
                 return False
@@ -545,7 +539,7 @@ class CudaExecutor:
         self.primitives.scatter(operands[0], indices, out, step.attrs["axis"], check)
         return True
 
-    def get_kernel(self, source: str) -> Kernel:
+    def get_kernel(self, source: str) -> libraries.Kernel:
         """Return the compiled kernel of a source; None, with a warning the first time, if it does not compile."""
         try:
             return self.compiled[source]

@@ -1,112 +1,18 @@
-"""CUDA graphs: capture and replay blocks of calls, with the layouts that a captured block expects and leaves."""
+"""CUDA graphs: capture and replay blocks of calls."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from threading import get_ident
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from neonlite.backend.concurrency import Cache
-from neonlite.backend.measure import Allocation, Memory, MemoryTracker
 from neonlite.backend.objects import AttributeSnapshot
-from neonlite.backend.planning.layout import CachedImages, LayoutCache, recorders
 from neonlite.optree import Operand
-from neonlite.typing import BackendBase, NativeArray
+from neonlite.typing import BackendBase
 
-
-class LayoutState(NamedTuple):
-    """A snapshot of a layout cache."""
-
-    images: CachedImages | None
-    buffer: NativeArray
-    allocation: Allocation | None
-
-
-class CapturedLayouts:
-    """The layout of every allocation that a captured graph reads or writes, before and after it.
-
-    A CUDA graph does not check layouts, so ``restore`` sets them before each replay and ``apply`` after it. Within
-    ``with captured: ...`` layouts are recorded. On exit they are reset, as kernels are captured but do not run.
-    """
-
-    def __init__(self, memory_tracker: MemoryTracker) -> None:
-        self.memory_tracker, self.had_layout_caches = memory_tracker, memory_tracker.has_layout_caches
-        self.entry_states: dict[Memory, LayoutState | None] = {}  # None for an allocation without a cache
-        self.exit_states: dict[Memory, LayoutState | None] = {}
-
-    def record(self, memory: Memory) -> None:
-        """Record that the block depends on the layout of an allocation."""
-        if not memory.is_exported and memory not in self.entry_states:
-            self.entry_states[memory] = snapshot(memory)
-
-    def __enter__(self) -> Self:
-        recorders[get_ident()] = self
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        del recorders[get_ident()]
-        self.exit_states = {memory: snapshot(memory) for memory in self.entry_states}
-        self._set_states(self.entry_states)
-
-    def restore(self) -> bool:
-        """Restore all layouts to those at capture. Return False, and change nothing, if an NHWC buffer was freed."""
-        if self.had_layout_caches != self.memory_tracker.has_layout_caches or not all(
-            map(self._has_buffer, self.entry_states)
-        ):
-            return False
-        for memory, state in self.entry_states.items():
-            if (cache := memory.layout_cache) is not None:
-                restore_images(cache, state and state.images)
-        return True
-
-    def apply(self) -> None:
-        """Set all layouts to those after the block, which has run."""
-        self._set_states(self.exit_states)
-
-    def _set_states(self, states: dict[Memory, LayoutState | None]) -> None:
-        for memory, state in states.items():
-            if (cache := memory.layout_cache) is not None and state is not None:
-                cache.images, cache.buffer, cache.allocation = state
-            elif cache is not None:
-                cache.images = None
-
-    def _has_buffer(self, memory: Memory) -> bool:
-        """Return whether an allocation still has the NHWC buffer that was captured, if there was one."""
-        known = [state for state in (self.entry_states[memory], self.exit_states[memory]) if state is not None]
-        if not known:
-            return True
-        return memory.layout_cache is not None and all(
-            x.buffer is None or x.buffer is memory.layout_cache.buffer for x in known
-        )
-
-
-def snapshot(memory: Memory) -> LayoutState | None:
-    """Return the state of the layout cache of an allocation; None if it has none."""
-    cache = memory.layout_cache
-    return None if cache is None else LayoutState(cache.images, cache.buffer, cache.allocation)
-
-
-def restore_images(cache: LayoutCache, images: CachedImages | None) -> None:
-    """Make valid each copy, CHWN or NHWC, that was valid with these images. The other one may be valid as well."""
-    current = cache.images
-    same = bool(images and current and is_same_tensor(current, images))
-    if not (same and images and not images.has_chwn):
-        cache.materialize()
-    if images and not same:
-        cache.reorderer.reorder(images.shape, images.chwn, images.nhwc, False)
-        cache.images = images._replace(has_chwn=True)
-
-
-def is_same_tensor(a: CachedImages, b: CachedImages) -> bool:
-    """Return whether two states of images describe the same tensor as images of the same shape."""
-    return a.span == b.span and a.shape == b.shape and a.owner_ref() is b.owner_ref()
-
-
-# --- CUDA graph capture and replay ---
-#
 # Record a block's launches, and check before each replay that nothing changed.
 #
 # After two runs with unchanged inputs a block is captured as a CUDA graph, and from then on replayed without running
@@ -115,7 +21,6 @@ def is_same_tensor(a: CachedImages, b: CachedImages) -> bool:
 #
 # * attributes of the objects that the block uses, and the batch size: after a change the block runs normally, and is
 #   captured again;
-# * layouts (``CapturedLayouts``): images are reordered to the layout that they had at capture;
 # * random draws: kernels read the counters of the streams from GPU memory, where they are written before each launch;
 # * indices: kernels report an index out of range, and the error is raised when the host next synchronizes;
 # * copies between host and GPU, draws on the host, and objects of classes outside neonlite without ``can_replay =
@@ -152,7 +57,7 @@ def check_transfer() -> None:
 
 
 class GraphCapture:
-    """A captured block: its graph, and the random counters, layouts and memory that belong to it."""
+    """A captured block: its graph, and the random counters and memory that belong to it."""
 
     def __init__(self, be: BackendBase) -> None:
         self.be, self.streams = be, be.streams
@@ -161,7 +66,6 @@ class GraphCapture:
         self.blocks_drawn: dict[str, int] = {}  # stream -> Philox blocks that the kernels draw
         self.counters = be.xp.zeros((len(self.stream_positions), 4), dtype=be.xp.uint64)
         be.runtime.bounds_checker.record_address()  # allocated before the capture
-        self.layouts = CapturedLayouts(be.memory_tracker)
         self.keepalive: list[object] = []
         self.graph: Any = None
         self.is_capturing = False
@@ -180,7 +84,7 @@ class GraphCapture:
         be, _thread.capture, self.is_capturing = self.be, self, True
         self.keepalive.append(dict(be.memory_tracker.thread_cache))  # buffers may be replaced by larger ones meanwhile
         try:
-            with self.layouts, be.runtime.driver.capture() as self.graph:
+            with be.runtime.driver.capture() as self.graph:
                 result = fn()
         finally:
             _thread.capture, self.is_capturing = None, False
@@ -209,7 +113,6 @@ class GraphCapture:
         _thread.capture = self  # the simulator's graphs run Python code
         try:
             self.graph.launch()
-            self.layouts.apply()
         finally:
             _thread.capture = None
             self.be.runtime.bounds_checker.mark_pending()
@@ -256,8 +159,6 @@ class GraphCache:
             block.reset()
         if block.capture is None and not block.rejection and block.runs >= WARMUP_RUNS:
             self._capture(block, fn)
-        if block.capture is not None and not block.capture.layouts.restore():
-            block.reset()
         if block.capture is None:
             block.runs += 1
             return fn()

@@ -34,7 +34,7 @@ from neonlite.backend.runtimes.cuda.op_templates import (
     USER_TEMPLATES,
     substitute,
 )
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.ops import Op
 from neonlite.ops.functions import Shape, index_error_message, normalize_indices
 from neonlite.ops.images import bin_bounds

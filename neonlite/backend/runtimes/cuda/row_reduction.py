@@ -20,24 +20,7 @@ from typing import Any
 
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
-from neonlite.backend.runtimes.cuda.codegen import (
-    MAX_KERNEL_REDUCTIONS,
-    MAX_KERNEL_STEPS,
-    MAX_SHARED_BYTES,
-    THREADS_PER_BLOCK,
-    WARP_SIZE,
-    FusedKernel,
-    KernelArray,
-    is_stored,
-    region_kernels,
-)
-from neonlite.backend.runtimes.cuda.op_templates import (
-    COMPUTE_TYPES,
-    STORAGE_TYPES,
-    round_expression,
-    to_compute,
-    to_storage,
-)
+from neonlite.backend.runtimes.cuda import codegen, op_templates
 from neonlite.ops import OPS, Op
 from neonlite.ops.functions import Axes, reduction_shape
 from neonlite.tree_structure import Constant
@@ -100,9 +83,9 @@ def _match_row_stages(plan: Plan, stages: list[Stage]) -> tuple[list[Stage], Sta
             dependents.update(stage.steps)
         else:
             before.append(stage)
-    if len(group) < 2 or sum(len(stage.steps) for stage in group) > MAX_KERNEL_STEPS:
+    if len(group) < 2 or sum(len(stage.steps) for stage in group) > codegen.MAX_KERNEL_STEPS:
         return None
-    if any(region_kernels(plan, stage) is None for stage in group):
+    if any(codegen.region_kernels(plan, stage) is None for stage in group):
         return None
     return before, Stage("row_tile", domain, [v for stage in group for v in stage.steps]), after
 
@@ -124,7 +107,7 @@ def _fuse_epilogue(plan: Plan, before: list[Stage], stage: Stage, after: list[St
     later = {v for v, phase in phases(plan, stage.steps).items() if phase > 0}
     reads = [(v, x) for v, step in steps.items() if v not in reductions for x in step.inputs if x in steps]
     rereads = any(steps[v].shape == stage.domain != steps[x].shape for v, x in reads)
-    if len(reductions) > MAX_KERNEL_REDUCTIONS or rereads or not reductions.isdisjoint(later):
+    if len(reductions) > codegen.MAX_KERNEL_REDUCTIONS or rereads or not reductions.isdisjoint(later):
         return None
     trial = copy.copy(plan)
     trial.set_stages([*before, stage._replace(kind="fused"), *after])
@@ -218,7 +201,7 @@ def _topological_order(plan: Plan, steps: Sequence[int]) -> list[int]:
     return list(order)
 
 
-def pass_kernels(plan: Plan, stage: Stage) -> list[FusedKernel]:
+def pass_kernels(plan: Plan, stage: Stage) -> list[codegen.FusedKernel]:
     """Return the kernels of row passes. Elementwise values of a row's length are recomputed in each."""
     phase = phases(plan, stage.steps)
     steps = {v: plan.step_of(v) for v in stage.steps}
@@ -227,33 +210,38 @@ def pass_kernels(plan: Plan, stage: Stage) -> list[FusedKernel]:
     per_row = {v: step for v, step in steps.items() if v not in row_steps and v not in reductions}
     result_shape = plan.shape(next(iter(per_row))) if per_row else ()
     read = {x for v in [*row_steps, *reductions] for x in steps[v].inputs}
-    outputs = [v for v in steps if is_stored(plan, v)]
+    outputs = [v for v in steps if codegen.is_stored(plan, v)]
     last = max(phase[v] for v in reductions + [v for v in outputs if v in row_steps])
     result = []
     for p in range(last + 1):
         if needed := [v for v in per_row if phase[v] == p and v in read]:
-            result.append(FusedKernel(plan, per_row, result_shape, needed, []))
+            result.append(codegen.FusedKernel(plan, per_row, result_shape, needed, []))
         current = [v for v in reductions if phase[v] == p]
-        groups = [current[n : n + MAX_KERNEL_REDUCTIONS] for n in range(0, len(current), MAX_KERNEL_REDUCTIONS)] or [[]]
+        groups = [
+            current[n : n + codegen.MAX_KERNEL_REDUCTIONS]
+            for n in range(0, len(current), codegen.MAX_KERNEL_REDUCTIONS)
+        ] or [[]]
         for group in groups:
             ys = [v for v in outputs if v in row_steps] if p == last and group is groups[-1] else []
             if ys or group:
-                result.append(FusedKernel(plan, row_steps | {v: steps[v] for v in group}, stage.domain, ys, group))
+                result.append(
+                    codegen.FusedKernel(plan, row_steps | {v: steps[v] for v in group}, stage.domain, ys, group)
+                )
     if rest := [v for v in per_row if v in outputs and v not in read]:  # last, since they may overwrite operands
-        result.append(FusedKernel(plan, per_row, result_shape, rest, []))
+        result.append(codegen.FusedKernel(plan, per_row, result_shape, rest, []))
     return result
 
 
 # --- row tiles ---
 
 
-class RowTileKernel(FusedKernel):
+class RowTileKernel(codegen.FusedKernel):
     """A kernel whose lanes keep a row in registers; ``is_supported``: whether it fits."""
 
     def __init__(self, plan: Plan, stage: Stage) -> None:
         steps = {v: plan.step_of(v) for v in stage.steps}
         reductions = [v for v, step in steps.items() if step.kind == "reduction"]
-        outputs = [v for v in steps if v not in reductions and is_stored(plan, v)]
+        outputs = [v for v in steps if v not in reductions and codegen.is_stored(plan, v)]
         self.row_steps = [v for v in steps if v not in reductions and steps[v].shape == stage.domain]
         self.phases = phases(plan, stage.steps)
         self.last_phase = max(self.phases[v] for v in [*reductions, *(v for v in outputs if v in self.row_steps)])
@@ -281,7 +269,7 @@ class RowTileKernel(FusedKernel):
         min_results = (
             1 if self.schedule == "rows" else min(MIN_COALESCED_COLUMNS, 1 << (self.num_results - 1).bit_length())
         )
-        self.lanes = WARP_SIZE if self.schedule == "rows" else 1
+        self.lanes = codegen.WARP_SIZE if self.schedule == "rows" else 1
 
         def lane_elements() -> int:
             return (
@@ -298,12 +286,14 @@ class RowTileKernel(FusedKernel):
         ):
             self.lanes *= 2
         self.lane_elements = lane_elements()
-        self.threads = max(THREADS_PER_BLOCK, self.lanes * min_results)
+        self.threads = max(codegen.THREADS_PER_BLOCK, self.lanes * min_results)
         self.results_per_block = self.threads // self.lanes
         self.blocks, self.num_splits, self.partial_offsets = -(-self.num_results // self.results_per_block), 1, [0]
         self.counts = [self.num_results, self.reduction_size]
         shared_bytes = self.threads * 24 * len(self.accumulators)
-        self.is_supported = self.lane_elements * max_live <= MAX_LANE_REGISTERS and shared_bytes <= MAX_SHARED_BYTES
+        self.is_supported = (
+            self.lane_elements * max_live <= MAX_LANE_REGISTERS and shared_bytes <= codegen.MAX_SHARED_BYTES
+        )
         self.is_supported &= self.lane_elements * len(self.row_steps) <= MAX_UNROLLED_STEPS
 
     @property
@@ -311,11 +301,11 @@ class RowTileKernel(FusedKernel):
         """False: a lane keeps elements of one result."""
         return False
 
-    def _is_in_registers(self, x: KernelArray) -> bool:
+    def _is_in_registers(self, x: codegen.KernelArray) -> bool:
         """Return whether an operand is kept in registers: it has the domain's size, and several phases read it."""
         return x.name[0] == "x" and x.sizes == self.sizes and self.last_use[x.v] > self.phases[x.v]
 
-    def _is_per_row(self, x: KernelArray) -> bool:
+    def _is_per_row(self, x: codegen.KernelArray) -> bool:
         """Return whether an array has one element per row."""
         return all(x.axes[a] < 0 for a in self.reduced_axes)
 
@@ -325,11 +315,12 @@ class RowTileKernel(FusedKernel):
         for x in self.arrays:
             if x.name[0] == "x" and self._is_per_row(x):
                 address = f"{x.name} + {self._element_offset(x)}"
-                once.append(f"    const {STORAGE_TYPES[x.dtype]} {x.name}s = load_if({address}, active);")
-                texts[x.v] = to_compute(f"{x.name}s", x.dtype)
-        body = [f"    Pack<{STORAGE_TYPES[x.dtype]}, V> {x.name}s[R];" for x in self.register_arrays]
+                once.append(f"    const {op_templates.STORAGE_TYPES[x.dtype]} {x.name}s = load_if({address}, active);")
+                texts[x.v] = op_templates.to_compute(f"{x.name}s", x.dtype)
+        body = [f"    Pack<{op_templates.STORAGE_TYPES[x.dtype]}, V> {x.name}s[R];" for x in self.register_arrays]
         body += [
-            f"    {COMPUTE_TYPES[self.steps[v].dtype]} r{self.step_numbers[v]}[R * V];" for v in self.register_steps
+            f"    {op_templates.COMPUTE_TYPES[self.steps[v].dtype]} r{self.step_numbers[v]}[R * V];"
+            for v in self.register_steps
         ]
         for p in range(self.last_phase + 2):
             body += self._compute(
@@ -370,7 +361,7 @@ class RowTileKernel(FusedKernel):
         body += self._compute(steps, texts, f"{indent}    ")
         saved = [v for v in steps if v in self.register_steps]
         body += [f"{indent}    r{self.step_numbers[v]}[r * V + q] = {texts[v]};" for v in saved]
-        body += [f"{indent}    {x.name}s.at[q] = {to_storage(texts[x.v], x.dtype)};" for x in ys]
+        body += [f"{indent}    {x.name}s.at[q] = {op_templates.to_storage(texts[x.v], x.dtype)};" for x in ys]
         body += [line for m in current for line in self._accumulate(m, texts, f"{indent}    ")]
         body += [f"{indent}}}", *(line for x in ys for line in self._store(x, {}, indent))]
         texts |= {v: f"r{self.step_numbers[v]}[r * V + q]" for v in saved}
@@ -391,6 +382,6 @@ class RowTileKernel(FusedKernel):
             for n in self.accumulators[m].reductions:
                 step = self._reduction_step(n)
                 at = "threadIdx.x - lane" if self.schedule == "rows" else "slot"
-                text = round_expression(self._result(n, m, at), step.dtype)
-                yield f"    const {COMPUTE_TYPES[step.dtype]} t{n} = {text};  // {step.op.name}"
+                text = op_templates.round_expression(self._result(n, m, at), step.dtype)
+                yield f"    const {op_templates.COMPUTE_TYPES[step.dtype]} t{n} = {text};  // {step.op.name}"
                 texts[self.reductions[n]] = f"t{n}"

@@ -22,20 +22,10 @@ import numpy as np
 
 from neonlite.backend.concurrency import create_lock
 from neonlite.backend.planning import ALIGNMENT_BYTES
-from neonlite.backend.planning.layout import ImageOperand
-from neonlite.backend.runtimes.cuda import CudaRuntime
+from neonlite.backend.runtimes.cuda import CudaRuntime, libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
 from neonlite.backend.runtimes.cuda.executor import CompileError, pack_arguments
 from neonlite.backend.runtimes.cuda.graphs import check_transfer
-from neonlite.backend.runtimes.cuda.libraries import (
-    GemmDesc,
-    Kernel,
-    MatrixDesc,
-    cache_folder,
-    create_folder,
-    read_binary,
-    write_binary,
-)
 from neonlite.backend.runtimes.cuda.row_reduction import MAX_BLOCK_THREADS
 from neonlite.backend.runtimes.numpy import NumPyRuntime
 from neonlite.typing import NativeArray, NumPyArray
@@ -98,21 +88,23 @@ class SimulatedDriver:
         """The graph that this thread captures, or None."""
         return getattr(self.local, "recording", None)
 
-    def compile(self, source: str) -> Kernel:
+    def compile(self, source: str) -> libraries.Kernel:
         """Return a C function, compiled unless the cache folder contains it."""
         return compile_library(wrap_kernel(source), source.removeprefix(PREAMBLE)).launch
 
-    def launch(self, kernel: Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
+    def launch(
+        self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
+    ) -> None:
         """Run a kernel, block by block."""
         self.run(self._run_kernel, kernel, grid, block, pack_arguments(arguments))
 
     def prepare_launch(
-        self, kernel: Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
+        self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
     ) -> Callable[[], None]:
         """Return a function that repeats a launch."""
         return partial(self.launch, kernel, grid, block, arguments)
 
-    def _run_kernel(self, kernel: Kernel, grid: tuple[int, int], block: int, packed: bytes) -> None:
+    def _run_kernel(self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, packed: bytes) -> None:
         with self.lock:
             kernel((ctypes.c_uint * 2)(*grid), block, packed, ctypes.c_void_p(self.stack_memory.ctypes.data))
 
@@ -136,12 +128,12 @@ class SimulatedDriver:
         """Return the only stream."""
         return 0
 
-    def gemm(self, desc: GemmDesc, alpha: float, beta: float) -> bool:
+    def gemm(self, desc: libraries.GemmDesc, alpha: float, beta: float) -> bool:
         """Compute the product by NumPy; 16-bit floats are computed in float32 and rounded once."""
         self.run(self._gemm, desc, alpha, beta)
         return True
 
-    def _gemm(self, desc: GemmDesc, alpha: float, beta: float) -> None:
+    def _gemm(self, desc: libraries.GemmDesc, alpha: float, beta: float) -> None:
         dtype = np.float64 if desc.dtype == "float64" else np.float32
         a = strided_array(desc.a, desc.m, desc.k, desc.batch_count, desc.dtype)
         b = strided_array(desc.b, desc.k, desc.n, desc.batch_count, desc.dtype)
@@ -178,22 +170,16 @@ def record_calls(primitives: Any) -> Any:
 
 
 def record_method(method: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a primitive to run through the driver.
-
-    If operands have layout caches, the primitive captures its launches itself.
-    """
+    """Decorate a primitive to run through the driver."""
 
     @wraps(method)
     def wrapper(self: Any, *arguments: object) -> None:
-        if any(isinstance(x, ImageOperand) for x in arguments):
-            method(self, *arguments)
-        else:
-            self.runtime.driver.run(method, self, *arguments)
+        self.runtime.driver.run(method, self, *arguments)
 
     return wrapper
 
 
-def strided_array(desc: MatrixDesc, rows: int, columns: int, count: int, dtype: str) -> Any:
+def strided_array(desc: libraries.MatrixDesc, rows: int, columns: int, count: int, dtype: str) -> Any:
     """Return a batch of matrices in memory as an array."""
     along = (1, desc.leading_dim) if desc.is_transposed else (desc.leading_dim, 1)
     sizes, strides = (count, rows, columns), (desc.batch_stride, *along)
@@ -240,10 +226,10 @@ def compile_library(source: str, excerpt: str) -> Any:
 
     compiler = os.environ.get("CXX", "g++")
     key = hashlib.sha256(" ".join([compiler, *COMPILER_OPTIONS, source]).encode()).hexdigest()[:32]
-    path = cache_folder() / f"{key}.so"
-    if read_binary(path) is None:
+    path = libraries.cache_folder() / f"{key}.so"
+    if libraries.read_binary(path) is None:
         try:
-            folder = tempfile.TemporaryDirectory(dir=create_folder())
+            folder = tempfile.TemporaryDirectory(dir=libraries.create_folder())
         except OSError as error:
             raise RuntimeError(
                 f"simulator: cannot write to the cache folder {path.parent}: {error}. Set NEONLITE_CACHE to another "
@@ -264,5 +250,5 @@ def compile_library(source: str, excerpt: str) -> Any:
             if process.returncode:
                 raise CompileError(f"{compiler} cannot compile a kernel:\n{process.stderr}{excerpt}")
 
-            write_binary(path, library.read_bytes())
+            libraries.write_binary(path, library.read_bytes())
     return ctypes.CDLL(str(path))

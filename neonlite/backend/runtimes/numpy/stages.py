@@ -27,8 +27,7 @@ from neonlite.backend.runtimes.numpy.templates import (
 from neonlite.backend.validation import IgnoreFPErrors, ignore_fp_errors, restore_fp_errors
 from neonlite.ops.functions import Axes, Shape, reduction_shape
 from neonlite.tree_structure import Constant
-from neonlite.typing import NativeArray
-from neonlite.typing import NumPyArray as Array
+from neonlite.typing import NativeArray, NumPyArray as Array
 
 if TYPE_CHECKING:
     from neonlite.backend.measure import Allocation

@@ -17,8 +17,7 @@ from neonlite.numpy_methods import UFUNC_REDUCTIONS
 from neonlite.ops import OPS
 from neonlite.ops.functions import Axes, Shape, normalize_indices, to_slices
 from neonlite.tree_structure import Constant
-from neonlite.typing import FLOAT_DTYPES, NativeArray
-from neonlite.typing import NumPyArray as Array
+from neonlite.typing import FLOAT_DTYPES, NativeArray, NumPyArray as Array
 
 OPERAND_NAMES = "xywabcdefghijklnopqrtuv"  # placeholders of a step's operands in templates; z is the output
 COPY_TEMPLATE = "copyto({z}, {x}, casting='unsafe')"

@@ -18,40 +18,13 @@ import numpy as np
 
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Step
-from neonlite.backend.runtimes.numpy import BlockedExecutor, data_address
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.runtimes import data_address
+from neonlite.backend.runtimes.numpy import BlockedExecutor, NumPyPrimitives
 from neonlite.backend.runtimes.numpy.templates import OP_COST
-from neonlite.backend.runtimes.onednn.bindings import (
-    ARG_BIAS,
-    ARG_DIFF_DST,
-    ARG_DIFF_SRC,
-    ARG_DST,
-    ARG_SRC,
-    ARG_WEIGHTS,
-    ARG_WORKSPACE,
-    BACKWARD,
-    FORWARD_INFERENCE,
-    FORWARD_TRAINING,
-    Handle,
-    Library,
-    MemoryDesc,
-    Primitive,
-    get_library,
-    version_info,
-)
-from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, aligned_address
-from neonlite.backend.runtimes.onednn.post_ops import (
-    ELTWISE_FUNCTIONS,
-    INEXACT_OPS,
-    MAX_CHAIN_OPS,
-    ChainOp,
-    EltwiseFunction,
-    FusedChain,
-    can_extend,
-    can_start,
-    get_chain,
-)
-from neonlite.backend.runtimes.onednn.products import OneDNNBatchNorm, OneDNNMatmul
+from neonlite.backend.runtimes.onednn import bindings as dnnl, post_ops
+from neonlite.backend.runtimes.onednn.bindings import version_info
+from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, OneDNNConvolution, aligned_address
+from neonlite.backend.runtimes.onednn.products import OneDNNMatmul
 from neonlite.ops import OPS
 from neonlite.ops.functions import Shape, contiguous_strides
 from neonlite.tree_structure import Constant
@@ -64,7 +37,7 @@ from neonlite.typing import NumPyArray as Array
 # for the backward pass.
 
 Factory = Callable[..., Any]
-PrimitiveCall = tuple[Primitive, Sequence[Any]]  # with its arrays
+PrimitiveCall = tuple[dnnl.Primitive, Sequence[Any]]  # with its arrays
 
 
 DIFF_ARG_OFFSET = 128  # from an argument to its gradient
@@ -117,20 +90,20 @@ class RecurrentShape(NamedTuple):
 class RecurrentPrimitive(NamedTuple):
     """A primitive with the reorders of W_input and W_recur, and of their gradients."""
 
-    primitive: Primitive
-    weight_reorders: list[Primitive]
-    gradient_reorders: list[Primitive]
+    primitive: dnnl.Primitive
+    weight_reorders: list[dnnl.Primitive]
+    gradient_reorders: list[dnnl.Primitive]
 
 
-class OneDNNRecurrent(OneDNNBatchNorm):
-    """Recurrent layers of float32 by oneDNN, on top of convolution and batch normalization."""
+class OneDNNRecurrent(OneDNNConvolution):
+    """Recurrent layers of float32 by oneDNN, on top of convolution."""
 
     def recurrent_shape(self, shape: Sequence[Any], dtype: str) -> RecurrentShape | None:
         """Return (kind, T, N, F, H, is_reversed) as a shape if oneDNN is faster than NumPy; else None."""
         s = RecurrentShape(*shape)
         if s.kind not in CELL_KINDS or dtype != "float32" or s.T < MIN_STEPS or s.F > MAX_INPUT_RATIO * s.H:
             return None
-        has_forward = self._get_cached(create_forward, s, FORWARD_TRAINING)
+        has_forward = self._get_cached(create_forward, s, dnnl.FORWARD_TRAINING)
         return s if has_forward and self._get_cached(create_backward, s) else None
 
     def recurrent_workspace_size(self, shape: RecurrentShape) -> int:
@@ -152,12 +125,14 @@ class OneDNNRecurrent(OneDNNBatchNorm):
         ``weights``: W_input, W_recur and b, gate by gate. ``saved``: the buffer for the backward pass, None for
         inference.
         """
-        prop_kind = FORWARD_INFERENCE if saved is None else FORWARD_TRAINING
+        prop_kind = dnnl.FORWARD_INFERENCE if saved is None else dnnl.FORWARD_TRAINING
         recurrent = self._get_cached(create_forward, shape, prop_kind)
         descs = recurrent.primitive.memory_descs
         steps, packed_weights = self._reorder_weights(shape, recurrent, weights)
         if saved is None:
-            xs, ys, *workspace = [self._byte_buffer(f"onednn {arg}", descs[arg].nbytes) for arg in (ARG_SRC, ARG_DST)]
+            xs, ys, *workspace = [
+                self._byte_buffer(f"onednn {arg}", descs[arg].nbytes) for arg in (dnnl.ARG_SRC, dnnl.ARG_DST)
+            ]
         else:
             xs, ys, *workspace = self._split_saved(shape, saved)
         xs = self._to_time_major(shape, x, xs, steps)
@@ -195,8 +170,8 @@ class OneDNNRecurrent(OneDNNBatchNorm):
         steps, packed_weights = self._reorder_weights(shape, recurrent, weights)
         xs, ys, workspace = self._split_saved(shape, saved)
         xs, ys = x if x is not None and is_time_major(x) else xs, y if is_time_major(y) else ys
-        diff_weights = ARG_WEIGHTS + DIFF_ARG_OFFSET
-        args = ARG_DIFF_DST, ARG_DIFF_SRC, diff_weights, diff_weights + 1
+        diff_weights = dnnl.ARG_WEIGHTS + DIFF_ARG_OFFSET
+        args = dnnl.ARG_DIFF_DST, dnnl.ARG_DIFF_SRC, diff_weights, diff_weights + 1
         errors, ds, *packed_gradients = [self._byte_buffer(f"onednn {arg}", descs[arg].nbytes) for arg in args]
         onednn_gradients = [self.get_workspace(f"onednn gradient {n}", g.shape, g) for n, g in enumerate(gradients)]
         packed_gradients.append(onednn_gradients[-1])
@@ -241,8 +216,8 @@ class OneDNNRecurrent(OneDNNBatchNorm):
 
     def _saved_sizes(self, shape: RecurrentShape) -> list[int]:
         """Return the bytes of the saved inputs, outputs and workspace, each with space for its alignment."""
-        descs = self._get_cached(create_forward, shape, FORWARD_TRAINING).primitive.memory_descs
-        return [descs[arg].nbytes + CACHE_LINE_BYTES for arg in (ARG_SRC, ARG_DST, ARG_WORKSPACE)]
+        descs = self._get_cached(create_forward, shape, dnnl.FORWARD_TRAINING).primitive.memory_descs
+        return [descs[arg].nbytes + CACHE_LINE_BYTES for arg in (dnnl.ARG_SRC, dnnl.ARG_DST, dnnl.ARG_WORKSPACE)]
 
     def _split_saved(self, shape: RecurrentShape, saved: Array) -> list[Any]:
         """Return the parts of the saved buffer: inputs, outputs and workspace."""
@@ -257,7 +232,9 @@ class OneDNNRecurrent(OneDNNBatchNorm):
         onednn_weights = [self.get_workspace(f"onednn gates {n}", W.shape, W) for n, W in enumerate(weights)]
         for W, out in zip(weights, onednn_weights, strict=True):
             reorder_gates(CELL_KINDS[shape.kind], W, out, 0)
-        packed = [self._byte_buffer(f"onednn {arg}", descs[arg].nbytes) for arg in (ARG_WEIGHTS, ARG_WEIGHTS + 1)]
+        packed = [
+            self._byte_buffer(f"onednn {arg}", descs[arg].nbytes) for arg in (dnnl.ARG_WEIGHTS, dnnl.ARG_WEIGHTS + 1)
+        ]
         pairs = zip(recurrent.weight_reorders, onednn_weights, packed, strict=False)
         steps: list[PrimitiveCall] = [(reorder, pair) for reorder, *pair in pairs]
         return steps, [*packed, onednn_weights[-1]]
@@ -296,7 +273,7 @@ def reorder_gates(kind: CellKind, gates: Array, out: Array, first: int) -> None:
 class RecurrentDesc:
     """Memory and primitive descriptors of a recurrent layer."""
 
-    def __init__(self, library: Library, shape: RecurrentShape) -> None:
+    def __init__(self, library: dnnl.Library, shape: RecurrentShape) -> None:
         self.library, self.shape = library, shape
         T, N, F, H, gates = shape.T, shape.N, shape.F, shape.H, shape.num_gates
         self.num_states = CELL_KINDS[shape.kind].num_states
@@ -307,66 +284,78 @@ class RecurrentDesc:
         self.memory_descs = [x, *[state] * self.num_states, *weights, *none, bias, h, *[state] * self.num_states]
         self.direction = DIRECTIONS[shape.is_reversed]
 
-    def forward_desc(self, prop_kind: int) -> Handle:
+    def forward_desc(self, prop_kind: int) -> dnnl.Handle:
         """Return the primitive descriptor of the forward pass."""
         return self._primitive_desc("forward", prop_kind, *self.memory_descs, c_uint(0))
 
-    def backward_desc(self) -> Handle:
+    def backward_desc(self) -> dnnl.Handle:
         """Return the primitive descriptor of the backward pass; gradients have the descriptors of their arguments."""
-        hint = self.forward_desc(FORWARD_TRAINING)
-        return self._primitive_desc("backward", BACKWARD, *self.memory_descs, *self.memory_descs, c_uint(0), hint)
+        hint = self.forward_desc(dnnl.FORWARD_TRAINING)
+        return self._primitive_desc("backward", dnnl.BACKWARD, *self.memory_descs, *self.memory_descs, c_uint(0), hint)
 
-    def _primitive_desc(self, name: str, prop_kind: int, *args: object) -> Handle:
+    def _primitive_desc(self, name: str, prop_kind: int, *args: object) -> dnnl.Handle:
         library, kind = self.library, self.shape.kind
         args = library.engine, prop_kind, self.direction, *args, library.default_attr
         return library.create("primitive_desc", f"{kind}_{name}_primitive_desc_create", *args)
 
-    def create_primitive(self, primitive_desc: Handle, *more: int, is_backward: bool = False) -> Primitive:
+    def create_primitive(self, primitive_desc: dnnl.Handle, *more: int, is_backward: bool = False) -> dnnl.Primitive:
         """Create the primitive with inputs, states, weights, bias, outputs, final states, ``more`` and gradients."""
         states = range(self.num_states)
-        initial_states, final_states = ([n + 1 + k for k in states] for n in (ARG_SRC, ARG_DST))
-        args = [ARG_SRC, *initial_states, ARG_WEIGHTS, ARG_WEIGHTS + 1, ARG_BIAS, ARG_DST, *final_states, *more]
+        initial_states, final_states = ([n + 1 + k for k in states] for n in (dnnl.ARG_SRC, dnnl.ARG_DST))
+        args = [
+            dnnl.ARG_SRC,
+            *initial_states,
+            dnnl.ARG_WEIGHTS,
+            dnnl.ARG_WEIGHTS + 1,
+            dnnl.ARG_BIAS,
+            dnnl.ARG_DST,
+            *final_states,
+            *more,
+        ]
         if is_backward:
             args += [arg + DIFF_ARG_OFFSET for arg in args if arg not in more]
-        return Primitive(
+        return dnnl.Primitive(
             self.library, primitive_desc, {arg: self.query_memory_desc(primitive_desc, arg) for arg in args}
         )
 
-    def query_memory_desc(self, primitive_desc: Handle, arg: int) -> MemoryDesc:
+    def query_memory_desc(self, primitive_desc: dnnl.Handle, arg: int) -> dnnl.MemoryDesc:
         """Return the memory descriptor of an argument."""
         library = self.library
         desc = c_void_p(library.functions.dnnl_primitive_desc_query_md(primitive_desc, QUERY_EXEC_ARG, arg))
-        return MemoryDesc(library.functions, library.create("memory_desc", "memory_desc_clone", desc))
+        return dnnl.MemoryDesc(library.functions, library.create("memory_desc", "memory_desc_clone", desc))
 
-    def gates_desc(self, n: int) -> MemoryDesc:
+    def gates_desc(self, n: int) -> dnnl.MemoryDesc:
         """Return the descriptor of neonlite's weights of n inputs, gate by gate."""
         gates, H = self.shape.num_gates, self.shape.H
         return self.library.memory_desc((1, 1, n, gates, H), (gates * H * n, gates * H * n, 1, H * n, n))
 
 
-def create_forward(library: Library, shape: RecurrentShape, prop_kind: int) -> RecurrentPrimitive:
+def create_forward(library: dnnl.Library, shape: RecurrentShape, prop_kind: int) -> RecurrentPrimitive:
     """Create the forward pass, from inputs, initial states and weights to outputs, final states and workspace."""
     desc = RecurrentDesc(library, shape)
-    more = [ARG_WORKSPACE] * (prop_kind == FORWARD_TRAINING)
+    more = [dnnl.ARG_WORKSPACE] * (prop_kind == dnnl.FORWARD_TRAINING)
     primitive = desc.create_primitive(desc.forward_desc(prop_kind), *more)
-    weights = zip((shape.F, shape.H), (ARG_WEIGHTS, ARG_WEIGHTS + 1), strict=True)
+    weights = zip((shape.F, shape.H), (dnnl.ARG_WEIGHTS, dnnl.ARG_WEIGHTS + 1), strict=True)
     reorders = [library.create_reorder(desc.gates_desc(n), primitive.memory_descs[arg]) for n, arg in weights]
     return RecurrentPrimitive(primitive, reorders, [])
 
 
-def create_backward(library: Library, shape: RecurrentShape) -> RecurrentPrimitive:
+def create_backward(library: dnnl.Library, shape: RecurrentShape) -> RecurrentPrimitive:
     """Create the backward pass. Its arguments are those of the forward pass, then their gradients."""
     desc = RecurrentDesc(library, shape)
-    primitive = desc.create_primitive(desc.backward_desc(), ARG_WORKSPACE, is_backward=True)
-    descs, weights = primitive.memory_descs, list(zip((shape.F, shape.H), (ARG_WEIGHTS, ARG_WEIGHTS + 1), strict=True))
+    primitive = desc.create_primitive(desc.backward_desc(), dnnl.ARG_WORKSPACE, is_backward=True)
+    descs, weights = (
+        primitive.memory_descs,
+        list(zip((shape.F, shape.H), (dnnl.ARG_WEIGHTS, dnnl.ARG_WEIGHTS + 1), strict=True)),
+    )
     weight_reorders = [library.create_reorder(desc.gates_desc(n), descs[arg]) for n, arg in weights]
     gradient_reorders = [library.create_reorder(descs[arg + DIFF_ARG_OFFSET], desc.gates_desc(n)) for n, arg in weights]
     return RecurrentPrimitive(primitive, weight_reorders, gradient_reorders)
 
 
 def create_sequence_reorder(
-    library: Library, shape: RecurrentShape, rows: int, strides: tuple[int, int], to_time_major: bool
-) -> Primitive:
+    library: dnnl.Library, shape: RecurrentShape, rows: int, strides: tuple[int, int], to_time_major: bool
+) -> dnnl.Primitive:
     """Create the copy of an array (rows, T N) to (T, N, rows), or back."""
     dims = shape.T, shape.N, rows
     down, across = strides
@@ -374,7 +363,7 @@ def create_sequence_reorder(
     return library.create_reorder(outer, inner) if to_time_major else library.create_reorder(inner, outer)
 
 
-def contiguous_desc(library: Library, dims: Sequence[int]) -> MemoryDesc:
+def contiguous_desc(library: dnnl.Library, dims: Sequence[int]) -> dnnl.MemoryDesc:
     """Return the descriptor of a C-contiguous array."""
     return library.memory_desc(dims, contiguous_strides(tuple(dims)))
 
@@ -392,7 +381,7 @@ MAX_OP_COST = 1 << 7  # an upper bound of the cost of a chain per element
 class ChainBuilder(NamedTuple):
     """A chain under construction: its ops, its operands, and the steps it replaces."""
 
-    ops: list[ChainOp]
+    ops: list[post_ops.ChainOp]
     operands: list[int | Constant]
     steps: list[int]
 
@@ -404,7 +393,7 @@ class ChainBuilder(NamedTuple):
     @property
     def is_exact(self) -> bool:
         """Whether results are bitwise equal to NumPy's."""
-        return not any(link.op in INEXACT_OPS for link in self.ops)
+        return not any(link.op in post_ops.INEXACT_OPS for link in self.ops)
 
     def operand_index(self, x: int | Constant | None) -> int | None:
         """Return the index of an operand, added if it is new; None for None."""
@@ -417,7 +406,7 @@ class ChainBuilder(NamedTuple):
 
 def fuse_chains(
     plan: Plan, steps: dict[int, Step], domain: Shape, live_out: Collection[int]
-) -> tuple[dict[int, Step], dict[int, FusedChain]]:
+) -> tuple[dict[int, Step], dict[int, post_ops.FusedChain]]:
     """Return the steps of a stage with each chain merged into one step, and {last value of a chain: chain}.
 
     Values in ``live_out`` are read outside of the stage. A single op becomes a chain only if every step of the stage is
@@ -433,7 +422,7 @@ def fuse_chains(
     def is_full_shape(x: int | Constant) -> bool:
         return isinstance(x, int) and not is_scalar(x) and plan.shape(x) == domain
 
-    def is_scaling(builder: ChainBuilder, link: ChainOp) -> bool:
+    def is_scaling(builder: ChainBuilder, link: post_ops.ChainOp) -> bool:
         return link.op == "neg" or (link.op == "mul" and is_scalar(builder.operands[link.operand or 0]))
 
     readers = count_readers(steps)
@@ -455,22 +444,26 @@ def fuse_chains(
             continue
         for n, x in enumerate(inputs):
             before = builders.get(x) if isinstance(x, int) and x not in live_out and readers[x] == 1 else None
-            if before is None or len(before.ops) == MAX_CHAIN_OPS:
+            if before is None or len(before.ops) == post_ops.MAX_CHAIN_OPS:
                 continue
             other = next((y for y in inputs if y != x), None)
             multiple = other == before.operands[0] and all(is_scaling(before, link) for link in before.ops)
-            if can_extend(before.ops, name, is_reversed=bool(n), is_binary=other is not None, propagates_nan=multiple):
+            if post_ops.can_extend(
+                before.ops, name, is_reversed=bool(n), is_binary=other is not None, propagates_nan=multiple
+            ):
                 builders[v] = before
-                before.ops.append(ChainOp(name, before.operand_index(other), bool(n)))
+                before.ops.append(post_ops.ChainOp(name, before.operand_index(other), bool(n)))
                 before.steps.append(v)
                 del builders[x]  # type: ignore[arg-type]
                 break
         else:
             is_reversed = not is_full_shape(inputs[0]) and name != "div"
             first, *rest = reversed(inputs) if is_reversed else inputs
-            if is_full_shape(first) and can_start(name, all(map(is_scalar, rest))):
+            if is_full_shape(first) and post_ops.can_start(name, all(map(is_scalar, rest))):
                 builders[v] = builder = ChainBuilder([], [first], [v])
-                builder.ops.append(ChainOp(name, builder.operand_index(rest[0] if rest else None), is_reversed))
+                builder.ops.append(
+                    post_ops.ChainOp(name, builder.operand_index(rest[0] if rest else None), is_reversed)
+                )
     are_all_chained = sum(len(builder.steps) for builder in builders.values()) == len(short_steps)
     total_cost = sum(builder.cost for builder in builders.values())
     # in a stage with sums, a chain also computes the product that NumPy would compute as part of a sum
@@ -482,14 +475,14 @@ def fuse_chains(
         if size * (total_cost if are_all_chained else builder.cost) >= MIN_CHAIN_COST
         and (needs_all or not builder.is_exact)
     }
-    if not chains or get_library() is None:
+    if not chains or dnnl.get_library() is None:
         return short_steps, {}
     inner = {u for v, builder in chains.items() for u in builder.steps if u != v}
     merged_steps = {v: step for v, step in short_steps.items() if v not in inner}
     fused = {}
     for v, builder in chains.items():
         scalars = frozenset(n for n, x in enumerate(builder.operands) if is_scalar(x))
-        fused[v] = get_chain(tuple(builder.ops), len(builder.operands), scalars)
+        fused[v] = post_ops.get_chain(tuple(builder.ops), len(builder.operands), scalars)
         merged_steps[v] = merged_steps[v]._replace(inputs=tuple(builder.operands))
     return merged_steps, fused
 
@@ -541,15 +534,15 @@ class OneDNNExecutor(BlockedExecutor):
 
     def fuse_chains(
         self, plan: Plan, steps: dict[int, Step], domain: Shape, live_out: Collection[int]
-    ) -> tuple[dict[int, Step], dict[int, FusedChain]]:
+    ) -> tuple[dict[int, Step], dict[int, post_ops.FusedChain]]:
         """Return the steps of a stage with each chain merged into one, and {last value of a chain: chain}."""
         return fuse_chains(plan, steps, domain, live_out)
 
-    def find_function(self, step: Step, size: int, in_order: bool) -> EltwiseFunction | None:
+    def find_function(self, step: Step, size: int, in_order: bool) -> post_ops.EltwiseFunction | None:
         """Return oneDNN's function for a step on ``size`` elements, or None."""
         if in_order and step.op.name == "stop_gradient":  # oneDNN's copy is a transpose
             return None
-        function = ELTWISE_FUNCTIONS.get(step.op.name) if step.dtype == "float32" else None
+        function = post_ops.ELTWISE_FUNCTIONS.get(step.op.name) if step.dtype == "float32" else None
         return function if function and function.min_size <= size else None
 
 

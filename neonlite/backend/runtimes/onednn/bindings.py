@@ -16,7 +16,7 @@ from threading import get_ident, main_thread
 from typing import Any
 
 from neonlite.backend.concurrency import Cache
-from neonlite.backend.runtimes.numpy import install_hint, library_folders, openmp_threads, short_spin_wait
+from neonlite.backend.runtimes import install_hint, library_folders, openmp_threads, short_spin_wait
 
 LIBRARY_FILE = "libdnnl.so.3"  # file name in the packages of pip and conda; 3 is the version of the C API
 API_VERSION = 3

@@ -11,59 +11,29 @@ oneDNN as C images in NHWC with N channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ctypes import c_float
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from neonlite.backend.concurrency import parallel_for
-from neonlite.backend.planning.layout import (
-    ImageOperand,
+from neonlite.backend.primitives.geometry import (
+    ConvLayer,
     ImageShape,
     NHWCImages,
-    can_write_nhwc,
+    PoolLayer,
+    as_chwn,
+    chwn_view,
     image_shape,
-    layout_of,
-    read_chwn,
-    read_nhwc,
-    write_chwn,
-    write_nhwc,
 )
-from neonlite.backend.primitives import saved_operand
-from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer
-from neonlite.backend.runtimes.numpy import data_address, openmp_threads
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
-from neonlite.backend.runtimes.onednn.bindings import (
-    ARG_BIAS,
-    ARG_DIFF_DST,
-    ARG_DIFF_SRC,
-    ARG_DIFF_WEIGHTS,
-    ARG_DST,
-    ARG_SRC,
-    ARG_WEIGHTS,
-    ARG_WORKSPACE,
-    DATA_TYPES,
-    FORWARD_INFERENCE,
-    FORWARD_TRAINING,
-    Handle,
-    Library,
-    MemoryDesc,
-    Primitive,
-    UnsupportedError,
-    dims_array,
-    get_library,
-    primitives,
-)
-from neonlite.backend.validation import IgnoreFPErrors
+from neonlite.backend.runtimes import data_address, openmp_threads
+from neonlite.backend.runtimes.numpy import NumPyPrimitives
+from neonlite.backend.runtimes.onednn import bindings as dnnl
 from neonlite.ops.functions import contiguous_strides
-from neonlite.typing import NativeArray
-from neonlite.typing import NumPyArray as Array
+from neonlite.typing import NativeArray, NumPyArray as Array
 
-SUM_WIDTH = 4096  # accumulators of a sum over pixels
-ROWS_PER_SUM = 64  # rows that are added to each of them
 CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
@@ -76,7 +46,7 @@ MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
 # An implementation of 1 x 1 convolutions in oneDNN 3.2, for AVX2. With strides and two threads, its gradients with
 # respect to filters are wrong, as for images of 8 x 8, differ between runs, or never end
 STRIDED_1X1 = b"jit_1x1:avx2"
-Images: TypeAlias = "Array | ImageOperand | NHWCImages"
+Images: TypeAlias = "Array | NHWCImages"
 UINT8_TEMPLATE = np.empty(0, np.uint8)  # empty arrays that specify a dtype
 ARGMAX_TEMPLATES: dict[int, Array] = {1: UINT8_TEMPLATE, 4: np.empty(0, np.int32)}  # by itemsize
 
@@ -84,18 +54,16 @@ ARGMAX_TEMPLATES: dict[int, Array] = {1: UINT8_TEMPLATE, 4: np.empty(0, np.int32
 class ReorderedPrimitive(NamedTuple):
     """A primitive with the reorders it needs: image arguments in NHWC, and filters in a layout that oneDNN chooses."""
 
-    primitive: Primitive
+    primitive: dnnl.Primitive
     nhwc_args: tuple[int, ...] = ()  # image arguments in NHWC
-    reorders: dict[int, Primitive] = {}  # to the primitive's layout; for the output, from it  # noqa: RUF012
+    reorders: dict[int, dnnl.Primitive] = {}  # to the primitive's layout; for the output, from it  # noqa: RUF012
 
 
 class OneDNNConvolution(NumPyPrimitives):
     """Convolution and pooling of float32 by oneDNN, with NumPy as the fallback if it has no fast primitive.
 
-    Images are arrays, or ``ImageOperand``, which may be cached in NHWC.
+    Images are arrays, or ``NHWCImages`` of a plan.
     """
-
-    supports_nhwc = True
 
     # --- convolution ---
 
@@ -104,7 +72,7 @@ class OneDNNConvolution(NumPyPrimitives):
         if conv := self._get_convolution(create_fprop, layer, i):
             self._execute_into(conv, (i, f), o, alpha, beta)
         else:
-            super().conv_fprop(layer, read_chwn(i), f, write_chwn(o, beta == 0), alpha, beta)
+            super().conv_fprop(layer, as_chwn(i), f, chwn_view(o), alpha, beta)
 
     def computes(self, op: str, layer: Any) -> bool:
         """Return whether oneDNN computes an op of the table for images: in NHWC, and with groups."""
@@ -131,49 +99,14 @@ class OneDNNConvolution(NumPyPrimitives):
         if layer.C >= MIN_BPROP_CHANNELS and (conv := self._get_convolution(create_bprop, layer, e)):
             self._execute_into(conv, (f, e), d, alpha, beta)
         else:
-            super().conv_bprop(layer, f, read_chwn(e), write_chwn(d, beta == 0), alpha, beta)
+            super().conv_bprop(layer, f, as_chwn(e), chwn_view(d), alpha, beta)
 
     def conv_update(self, layer: ConvLayer, i: Images, e: Images, u: Array, alpha: float, beta: float) -> None:
         """Compute ``u = alpha dE/df + beta u`` of the error e = dE/do."""
         if conv := self._get_convolution(create_update, layer, i):
             self._execute_into(conv, (i, e), u, alpha, beta)
         else:
-            super().conv_update(layer, read_chwn(i), read_chwn(e), u, alpha, beta)
-
-    def sum_channels(self, nhwc: Array, out: Array) -> None:
-        """Write the sum of each channel of NHWC images into ``out`` (C,).
-
-        Rows of a few thousand elements are added at once, since NumPy is slow on short rows, and only a few rows to
-        each accumulator, which keeps rounding errors small. oneDNN's ``conv_update`` could compute these sums as the
-        gradient of a bias, but is slower.
-        """
-        channels, pixels = len(out), nhwc.size // len(out)
-        width = max(1, min(SUM_WIDTH // channels, pixels))  # pixels in a row
-        covered = pixels // width * width * channels
-        rows = nhwc[:covered].reshape(-1, width * channels)
-        sums = self.get_workspace("sums", (-(-len(rows) // ROWS_PER_SUM) + 1, width * channels), out)
-
-        def add(indices: Iterator[int]) -> None:
-            with IgnoreFPErrors():
-                for n in indices:
-                    np.add.reduce(rows[n * ROWS_PER_SUM : (n + 1) * ROWS_PER_SUM], axis=0, out=sums[n])
-
-        parts = len(sums) - 1
-        if nhwc.size < MIN_PARALLEL_SUM:
-            add(iter(range(parts)))
-        else:
-            parallel_for(add, parts)
-        sums[-1] = 0
-        sums[-1, : nhwc.size - covered] = nhwc[covered:]
-        first = sums[0]
-        for part in sums[1:]:
-            np.add(first, part, out=first)
-        while width > 1:  # pairwise
-            half = width // 2
-            upper = first[(width - half) * channels : width * channels]
-            np.add(first[: half * channels], upper, out=first[: half * channels])
-            width -= half
-        out[...] = first[:channels]
+            super().conv_update(layer, as_chwn(i), as_chwn(e), u, alpha, beta)
 
     def _get_convolution(
         self, factory: Factory, layer: ConvLayer, like: Images, *with_bias: bool
@@ -191,7 +124,7 @@ class OneDNNConvolution(NumPyPrimitives):
         factory = create_max_pooling if saves_argmax else create_pooling
         if beta == 0 and self._pool_fprop_nhwc(factory, layer, i, [argmax, o] if saves_argmax else [o]):
             return
-        i, o, argmax = read_chwn(i), write_chwn(o, beta == 0), write_chwn(argmax, True)
+        i, o, argmax = as_chwn(i), chwn_view(o), chwn_view(argmax)
         pooling = self._get_pooling(factory, layer, i)
         if not pooling or (layer.op == "max" and not self._is_finite(i)):
             super().pool_fprop(layer, i, o, argmax, beta)
@@ -205,17 +138,14 @@ class OneDNNConvolution(NumPyPrimitives):
 
     def _pool_fprop_nhwc(self, factory: Factory, layer: PoolLayer, i: Images, outputs: list[Any]) -> bool:
         """Pool NHWC images into NHWC outputs and return True, or return False if they cannot be in NHWC."""
-        if layout_of(i) != "NHWC" or not can_write_nhwc(outputs, [i]):
+        if not isinstance(i, NHWCImages) or not all(isinstance(x, NHWCImages) for x in outputs):
             return False
         pooling = self._get_pooling(factory, layer, i, True)
         if not pooling or not self._has_argmax_size(pooling, layer, outputs[:-1]):
             return False
-        images = read_nhwc(i)
-        if layer.op == "max" and not self._is_finite(images):
+        if layer.op == "max" and not self._is_finite(i.flat):
             return False
-        with ExitStack() as stack:
-            buffers = [stack.enter_context(write_nhwc(x)) for x in outputs]
-            self._execute(pooling.primitive, (images, *buffers))
+        self._execute(pooling.primitive, [x.flat for x in (i, *outputs)])
         return True
 
     def pool_bprop(
@@ -231,8 +161,8 @@ class OneDNNConvolution(NumPyPrimitives):
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do; max uses ``argmax`` or i, l2 uses i."""
         if self._pool_bprop_nhwc(layer, i, e, d, argmax, alpha, beta):
             return
-        i = read_chwn(i) if layer.op in ("max", "l2") else None
-        e, argmax, d = read_chwn(e), read_chwn(argmax), write_chwn(d, beta == 0)
+        i = as_chwn(i) if layer.op in ("max", "l2") else None
+        e, argmax, d = as_chwn(e), as_chwn(argmax), chwn_view(d)
         needs_argmax = layer.op == "max" and argmax is None
         pooling = None if needs_argmax else self._get_pooling(create_pooling_backward, layer, e)
         if not pooling:
@@ -250,9 +180,7 @@ class OneDNNConvolution(NumPyPrimitives):
     ) -> bool:
         """Write the gradient in NHWC and return True, or return False if argmax, or else the images, are in CHWN."""
         indices = [argmax] if layer.op == "max" else []
-        if alpha != 1 or beta != 0 or layout_of(saved_operand(layer, i, e, argmax)) != "NHWC":
-            return False
-        if not can_write_nhwc([d], [e, *indices]):
+        if not all(isinstance(x, NHWCImages) for x in (d, *indices)):
             return False
         pooling = self._get_pooling(create_pooling_backward, layer, e, True)
         if not pooling or not self._has_argmax_size(pooling, layer, indices):
@@ -277,36 +205,20 @@ class OneDNNConvolution(NumPyPrimitives):
             values = sums
         return math.isfinite(np.einsum("i->", values))  # less precise than np.sum, but several times as fast
 
-    def _get_row_sum(self, shape: tuple[int, int]) -> Primitive | None:
+    def _get_row_sum(self, shape: tuple[int, int]) -> dnnl.Primitive | None:
         """Return the primitive that sums rows, or None."""
-        row_sum: Primitive | None = self._get_cached(create_row_sum, shape)
+        row_sum: dnnl.Primitive | None = self._get_cached(create_row_sum, shape)
         return row_sum
 
     def _has_argmax_size(self, pooling: ReorderedPrimitive, layer: PoolLayer, indices: Sequence[Any]) -> bool:
         """Return whether oneDNN's indices have the itemsize of these arrays."""
         memory_descs = pooling.primitive.memory_descs
-        return all(x.dtype.itemsize * layer.sizeO == memory_descs[ARG_WORKSPACE].nbytes for x in indices)
+        return all(x.dtype.itemsize * layer.sizeO == memory_descs[dnnl.ARG_WORKSPACE].nbytes for x in indices)
 
     def _argmax_buffer(self, pooling: ReorderedPrimitive, layer: PoolLayer, argmax: Array) -> Any:
         """Return an array for oneDNN's indices: ``argmax`` itself if it has their itemsize."""
-        size = pooling.primitive.memory_descs[ARG_WORKSPACE].nbytes // layer.sizeO
+        size = pooling.primitive.memory_descs[dnnl.ARG_WORKSPACE].nbytes // layer.sizeO
         return argmax if argmax.itemsize == size else self.get_workspace("argmax", layer.dimO, ARGMAX_TEMPLATES[size])
-
-    # --- local response normalization, by NumPy in CHWN ---
-
-    def lrn_fprop(
-        self, layer: LRNLayer, i: Images, o: Images, denom: Array, alpha: float, beta: float, *more: float
-    ) -> None:
-        """Compute ``denom = 1 + a / J sum i^2``, ``o = alpha i denom^-b + beta o``."""
-        super().lrn_fprop(layer, read_chwn(i), write_chwn(o, beta == 0), write_chwn(denom, True), alpha, beta, *more)
-
-    def lrn_bprop(
-        self, layer: LRNLayer, i: Images, e: Images, d: Images, denom: Array, alpha: float, beta: float, *more: float
-    ) -> None:
-        """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do."""
-        super().lrn_bprop(
-            layer, read_chwn(i), read_chwn(e), write_chwn(d, beta == 0), read_chwn(denom), alpha, beta, *more
-        )
 
     # --- primitives ---
 
@@ -321,18 +233,18 @@ class OneDNNConvolution(NumPyPrimitives):
 
         ``subject``: what the factory gets instead of the sizes.
         """
-        library = get_library()
+        library = dnnl.get_library()
         if library is None:
             return None
         key = get_ident(), factory, sizes, options, openmp_threads()
         try:
-            return primitives[key]
+            return dnnl.primitives[key]
         except KeyError:
             pass
         primitive = None
-        with suppress(UnsupportedError), library.use_threads():
+        with suppress(dnnl.UnsupportedError), library.use_threads():
             primitive = factory(library, sizes if subject is None else subject, *options)
-        return primitives.add(key, primitive)
+        return dnnl.primitives.add(key, primitive)
 
     def _execute_into(
         self,
@@ -344,7 +256,7 @@ class OneDNNConvolution(NumPyPrimitives):
         bias: Array | None = None,
     ) -> None:
         """Compute ``out = alpha result + beta out``. ``bias``: the last argument."""
-        array = out.array if isinstance(out, ImageOperand | NHWCImages) else out
+        array = chwn_view(out)
         if not array.flags.writeable:  # oneDNN does not check
             raise ValueError("output array is read-only")
         primitive, nhwc_args, reorders = reordered
@@ -352,11 +264,9 @@ class OneDNNConvolution(NumPyPrimitives):
         n = args[len(operands)]
         arrays = [self._reorder_operand(reordered, *pair) for pair in zip(args, operands, strict=False)]
         last = () if bias is None else (bias,)
-        if is_plain_write and n in nhwc_args and can_write_nhwc([out], operands):
-            with write_nhwc(out) as buffer:
-                self._execute(primitive, (*arrays, buffer, *last))
+        if isinstance(out, NHWCImages):
+            self._execute(primitive, (*arrays, out.flat, *last))
             return
-        write_chwn(out, beta == 0)
         result = array if is_plain_write else self.get_workspace("result", array.shape, array)
         needs_reorder = n in nhwc_args or n in reorders
         buffer = self._arg_buffer(n, primitive.memory_descs[n].nbytes, array.dtype) if needs_reorder else result
@@ -383,22 +293,14 @@ class OneDNNConvolution(NumPyPrimitives):
         return buffer
 
     def _nhwc_operand(self, arg: int, x: Images) -> Any:
-        """Return images in NHWC: from the layout cache if they have one, else reordered into a workspace."""
-        if isinstance(x, ImageOperand | NHWCImages) and (images := read_nhwc(x)) is not None:
-            return images
-        array = read_chwn(x)
-        buffer = self._arg_buffer(arg, array.nbytes, array.dtype)
-        self.reorder(image_shape(array), array, buffer, False)
+        """Return images in NHWC, reordered into a workspace unless they are."""
+        if isinstance(x, NHWCImages):
+            return x.flat
+        buffer = self._arg_buffer(arg, x.nbytes, x.dtype)
+        self.reorder(image_shape(x), x, buffer, False)
         return buffer
 
     # --- buffers ---
-
-    def allocate_buffer(self, like: Array) -> tuple[Any, Any]:
-        """Return a flat buffer with the size and dtype of ``like``, and its allocation in the memory tracker."""
-        nbytes = like.nbytes + CACHE_LINE_BYTES
-        request = "NHWC copies of images", nbytes, lambda: self.xp.empty(nbytes, dtype=UINT8_TEMPLATE.dtype)
-        buffer, allocation = self.runtime.allocate_tracked("workspaces", *request)
-        return self._align(buffer, like.nbytes, like.dtype), allocation
 
     def reorder(self, shape: ImageShape, chwn: NativeArray, nhwc: NativeArray, to_chwn: bool) -> None:
         """Copy images from CHWN to NHWC, or back with ``to_chwn``."""
@@ -421,7 +323,7 @@ class OneDNNConvolution(NumPyPrimitives):
         start = -self.runtime.address_and_strides(buffer)[0] % CACHE_LINE_BYTES
         return buffer[start : start + nbytes].view(dtype)
 
-    def _execute(self, primitive: Primitive, arrays: Sequence[Array]) -> None:
+    def _execute(self, primitive: dnnl.Primitive, arrays: Sequence[Array]) -> None:
         """Execute a primitive on arrays."""
         scratchpad = None
         if primitive.needs_scratchpad:
@@ -444,16 +346,20 @@ def aligned_address(buffer: Array) -> int:
 # --- factories of primitives -----------------------------------------------------------------------------------------
 
 
-def permuted_desc(library: Library, sizes: Sequence[int], axes: Sequence[int], dtype: str = "float32") -> MemoryDesc:
+def permuted_desc(
+    library: dnnl.Library, sizes: Sequence[int], axes: Sequence[int], dtype: str = "float32"
+) -> dnnl.MemoryDesc:
     """Return the descriptor of a C-contiguous array with its axes permuted."""
     strides = contiguous_strides(tuple(sizes))
     return library.memory_desc([sizes[a] for a in axes], [strides[a] for a in axes], dtype)
 
 
-def create_image_reorder(library: Library, shape: ImageShape, dtype: np.dtype[Any], to_chwn: bool) -> Primitive:
+def create_image_reorder(
+    library: dnnl.Library, shape: ImageShape, dtype: np.dtype[Any], to_chwn: bool
+) -> dnnl.Primitive:
     """Create the copy of images from CHWN to NHWC, or back with ``to_chwn``."""
-    if dtype.name not in DATA_TYPES:
-        raise UnsupportedError(f"oneDNN {library.version}: reorder of {dtype}")
+    if dtype.name not in dnnl.DATA_TYPES:
+        raise dnnl.UnsupportedError(f"oneDNN {library.version}: reorder of {dtype}")
     channels, pixels, batch_size = shape
     dims = batch_size, pixels, channels
     chwn = library.memory_desc(dims, (1, batch_size, pixels * batch_size), dtype.name)
@@ -466,12 +372,12 @@ def count_parts(size: int) -> int:
     return next(n for n in range(MAX_SUM_PARTS, 0, -1) if size % n == 0)
 
 
-def create_row_sum(library: Library, shape: Sequence[int]) -> Primitive:
+def create_row_sum(library: dnnl.Library, shape: Sequence[int]) -> dnnl.Primitive:
     """Create the sums over rows."""
     rows, sums = library.memory_desc(shape, (shape[1], 1)), library.memory_desc((shape[0], 1), (1, 1))
     norm_args = c_float(0), c_float(0)  # p and eps, which a sum does not use
     args = library.engine, REDUCTION_SUM, rows.handle, sums.handle, *norm_args, library.default_attr
-    return Primitive(library, library.primitive_desc("reduction", *args), {ARG_SRC: rows, ARG_DST: sums})
+    return dnnl.Primitive(library, library.primitive_desc("reduction", *args), {dnnl.ARG_SRC: rows, dnnl.ARG_DST: sums})
 
 
 class ConvolutionDesc:
@@ -481,7 +387,7 @@ class ConvolutionDesc:
     layout that oneDNN chooses.
     """
 
-    def __init__(self, library: Library, layer: ConvLayer, with_bias: bool = False) -> None:
+    def __init__(self, library: dnnl.Library, layer: ConvLayer, with_bias: bool = False) -> None:
         self.library = library
         first = 2 if layer.D == layer.T == layer.M == 1 else 1  # axis: depth is left out where it is 1
         inner, (C, *window, K) = slice(first, 4), (layer.dimF[0], *layer.dimF[first:])
@@ -495,66 +401,82 @@ class ConvolutionDesc:
         self.bias_desc = library.memory_desc((K,), (1,)) if with_bias else None
         dilation = [n - 1 for n in layer.dilation]
         each = layer.strides, dilation, layer.padding, layer.padding_after
-        self.geometry = [dims_array(along[first - 1 :]) for along in each]
+        self.geometry = [dnnl.dims_array(along[first - 1 :]) for along in each]
         self.avoided = STRIDED_1X1 if max(layer.strides) > 1 else None
         bias = self.bias_desc and self.bias_desc.handle
         self.handles = self.src_desc.handle, library.any_memory_desc(dims), bias
 
-    def nhwc_desc(self, dims: Sequence[int]) -> MemoryDesc:
+    def nhwc_desc(self, dims: Sequence[int]) -> dnnl.MemoryDesc:
         """Return the descriptor of images with dims (N, C, H, W) in NHWC."""
         last = len(dims) - 1
         return permuted_desc(self.library, dims, (0, last, *range(1, last)))
 
     @property
-    def forward_desc(self) -> Handle:
+    def forward_desc(self) -> dnnl.Handle:
         """The primitive descriptor of the forward pass, which is also a hint for the backward passes."""
         handles = *self.handles, self.dst_desc.handle
-        args = FORWARD_TRAINING, CONVOLUTION_DIRECT, *handles, *self.geometry, self.library.default_attr
+        args = dnnl.FORWARD_TRAINING, CONVOLUTION_DIRECT, *handles, *self.geometry, self.library.default_attr
         return self.library.primitive_desc("convolution_forward", self.library.engine, *args, avoided=self.avoided)
 
-    def backward_desc(self, name: str, *handles: Any) -> Handle:
+    def backward_desc(self, name: str, *handles: Any) -> dnnl.Handle:
         """Return the primitive descriptor of a backward pass."""
         args = CONVOLUTION_DIRECT, *handles, *self.geometry, self.forward_desc, self.library.default_attr
         name = f"convolution_backward_{name}"
         return self.library.primitive_desc(name, self.library.engine, *args, avoided=self.avoided)
 
     def create_primitive(
-        self, primitive_desc: Handle, nhwc_args: Sequence[int], weights: int, *args: int
+        self, primitive_desc: dnnl.Handle, nhwc_args: Sequence[int], weights: int, *args: int
     ) -> ReorderedPrimitive:
         """Create a primitive with these arguments, and the reorder of its filters."""
-        known = {ARG_BIAS: self.bias_desc} if self.bias_desc else None
+        known = {dnnl.ARG_BIAS: self.bias_desc} if self.bias_desc else None
         primitive = self.library.create_primitive(primitive_desc, *args, known=known)
         pair = self.weights_desc, primitive.memory_descs[weights]
         if pair[0].is_equal(pair[1]):
             return ReorderedPrimitive(primitive, tuple(nhwc_args))
-        reorder = self.library.create_reorder(*(pair if weights == ARG_WEIGHTS else reversed(pair)))
+        reorder = self.library.create_reorder(*(pair if weights == dnnl.ARG_WEIGHTS else reversed(pair)))
         return ReorderedPrimitive(primitive, tuple(nhwc_args), {weights: reorder})
 
 
-def create_fprop(library: Library, layer: ConvLayer, with_bias: bool = False) -> ReorderedPrimitive:
+def create_fprop(library: dnnl.Library, layer: ConvLayer, with_bias: bool = False) -> ReorderedPrimitive:
     """Create the forward pass, with arguments images, filters, results, and optionally a bias."""
     desc = ConvolutionDesc(library, layer, with_bias)
     return desc.create_primitive(
-        desc.forward_desc, (ARG_SRC, ARG_DST), ARG_WEIGHTS, ARG_SRC, ARG_WEIGHTS, ARG_DST, *(ARG_BIAS,) * with_bias
+        desc.forward_desc,
+        (dnnl.ARG_SRC, dnnl.ARG_DST),
+        dnnl.ARG_WEIGHTS,
+        dnnl.ARG_SRC,
+        dnnl.ARG_WEIGHTS,
+        dnnl.ARG_DST,
+        *(dnnl.ARG_BIAS,) * with_bias,
     )
 
 
-def create_bprop(library: Library, layer: ConvLayer) -> ReorderedPrimitive:
+def create_bprop(library: dnnl.Library, layer: ConvLayer) -> ReorderedPrimitive:
     """Create the gradient with respect to images, with arguments filters, errors and gradient."""
     desc = ConvolutionDesc(library, layer)
     src, weights, _ = desc.handles
     primitive_desc = desc.backward_desc("data", src, weights, desc.dst_desc.handle)
     return desc.create_primitive(
-        primitive_desc, (ARG_DIFF_DST, ARG_DIFF_SRC), ARG_WEIGHTS, ARG_WEIGHTS, ARG_DIFF_DST, ARG_DIFF_SRC
+        primitive_desc,
+        (dnnl.ARG_DIFF_DST, dnnl.ARG_DIFF_SRC),
+        dnnl.ARG_WEIGHTS,
+        dnnl.ARG_WEIGHTS,
+        dnnl.ARG_DIFF_DST,
+        dnnl.ARG_DIFF_SRC,
     )
 
 
-def create_update(library: Library, layer: ConvLayer) -> ReorderedPrimitive:
+def create_update(library: dnnl.Library, layer: ConvLayer) -> ReorderedPrimitive:
     """Create the gradient with respect to filters, with arguments images, errors and gradient."""
     desc = ConvolutionDesc(library, layer)
     primitive_desc = desc.backward_desc("weights", *desc.handles, desc.dst_desc.handle)
     return desc.create_primitive(
-        primitive_desc, (ARG_SRC, ARG_DIFF_DST), ARG_DIFF_WEIGHTS, ARG_SRC, ARG_DIFF_DST, ARG_DIFF_WEIGHTS
+        primitive_desc,
+        (dnnl.ARG_SRC, dnnl.ARG_DIFF_DST),
+        dnnl.ARG_DIFF_WEIGHTS,
+        dnnl.ARG_SRC,
+        dnnl.ARG_DIFF_DST,
+        dnnl.ARG_DIFF_WEIGHTS,
     )
 
 
@@ -569,9 +491,9 @@ CONVOLUTION_FACTORIES: dict[str, Factory] = {
 class PoolingDesc:
     """Descriptors of a pooling: N images with C channels, or for CHWN C images with N channels."""
 
-    def __init__(self, library: Library, layer: PoolLayer, is_nhwc: bool) -> None:
+    def __init__(self, library: dnnl.Library, layer: PoolLayer, is_nhwc: bool) -> None:
         if layer.op not in POOLING_ALG or layer.J > 1 or layer.dimI[0] != layer.dimO[0] or layer.padding[0]:
-            raise UnsupportedError(f"{layer!r} with op {layer.op!r} and a window of {layer.J} channels")
+            raise dnnl.UnsupportedError(f"{layer!r} with op {layer.op!r} and a window of {layer.J} channels")
         self.library = library
         first = 2 if layer.D == layer.T == layer.M == 1 else 1
         outer, inner = (-1, 0) if is_nhwc else (0, -1)
@@ -581,40 +503,46 @@ class PoolingDesc:
         each = zip(layer.DHW, layer.MPQ, layer.TRS, layer.strides[1:], layer.padding[1:], strict=True)
         padding_after = [max(0, (m - 1) * stride + t - d - padding) for d, m, t, stride, padding in each]
         each_axis = layer.strides[1:], layer.TRS, (0, 0, 0), layer.padding[1:], padding_after
-        self.geometry = [dims_array(along[first - 1 :]) for along in each_axis]
+        self.geometry = [dnnl.dims_array(along[first - 1 :]) for along in each_axis]
         self.op = POOLING_ALG[layer.op]
         self.is_nhwc = is_nhwc
 
-    def create_primitive(self, primitive_desc: Handle, *args: int) -> ReorderedPrimitive:
+    def create_primitive(self, primitive_desc: dnnl.Handle, *args: int) -> ReorderedPrimitive:
         """Create a primitive with these arguments."""
         return ReorderedPrimitive(self.library.create_primitive(primitive_desc, *args), args if self.is_nhwc else ())
 
-    def forward_desc(self, prop_kind: int) -> Handle:
+    def forward_desc(self, prop_kind: int) -> dnnl.Handle:
         """Return the primitive descriptor of the forward pass. In training, max pooling has a workspace: argmax."""
         args = prop_kind, self.op, self.src_desc.handle, self.dst_desc.handle, *self.geometry, self.library.default_attr
         return self.library.primitive_desc("pooling_forward", self.library.engine, *args)
 
-    def backward_desc(self) -> Handle:
+    def backward_desc(self) -> dnnl.Handle:
         """Return the primitive descriptor of the backward pass."""
         handles = self.src_desc.handle, self.dst_desc.handle
-        args = self.op, *handles, *self.geometry, self.forward_desc(FORWARD_TRAINING), self.library.default_attr
+        args = self.op, *handles, *self.geometry, self.forward_desc(dnnl.FORWARD_TRAINING), self.library.default_attr
         return self.library.primitive_desc("pooling_backward", self.library.engine, *args)
 
 
-def create_pooling(library: Library, layer: PoolLayer, is_nhwc: bool = False) -> ReorderedPrimitive:
+def create_pooling(library: dnnl.Library, layer: PoolLayer, is_nhwc: bool = False) -> ReorderedPrimitive:
     """Create max or mean pooling."""
     desc = PoolingDesc(library, layer, is_nhwc)
-    return desc.create_primitive(desc.forward_desc(FORWARD_INFERENCE), ARG_SRC, ARG_DST)
+    return desc.create_primitive(desc.forward_desc(dnnl.FORWARD_INFERENCE), dnnl.ARG_SRC, dnnl.ARG_DST)
 
 
-def create_max_pooling(library: Library, layer: PoolLayer, is_nhwc: bool = False) -> ReorderedPrimitive:
+def create_max_pooling(library: dnnl.Library, layer: PoolLayer, is_nhwc: bool = False) -> ReorderedPrimitive:
     """Create max pooling whose second argument receives the indices of the maxima."""
     desc = PoolingDesc(library, layer, is_nhwc)
-    return desc.create_primitive(desc.forward_desc(FORWARD_TRAINING), ARG_SRC, ARG_WORKSPACE, ARG_DST)
+    return desc.create_primitive(
+        desc.forward_desc(dnnl.FORWARD_TRAINING), dnnl.ARG_SRC, dnnl.ARG_WORKSPACE, dnnl.ARG_DST
+    )
 
 
-def create_pooling_backward(library: Library, layer: PoolLayer, is_nhwc: bool = False) -> ReorderedPrimitive:
+def create_pooling_backward(library: dnnl.Library, layer: PoolLayer, is_nhwc: bool = False) -> ReorderedPrimitive:
     """Create the backward pass; for maxima the second argument holds their indices."""
     desc = PoolingDesc(library, layer, is_nhwc)
-    args = (ARG_DIFF_DST, ARG_WORKSPACE, ARG_DIFF_SRC) if layer.op == "max" else (ARG_DIFF_DST, ARG_DIFF_SRC)
+    args = (
+        (dnnl.ARG_DIFF_DST, dnnl.ARG_WORKSPACE, dnnl.ARG_DIFF_SRC)
+        if layer.op == "max"
+        else (dnnl.ARG_DIFF_DST, dnnl.ARG_DIFF_SRC)
+    )
     return desc.create_primitive(desc.backward_desc(), *args)

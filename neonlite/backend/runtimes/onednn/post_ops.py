@@ -24,22 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.backend.concurrency import get_num_threads
-from neonlite.backend.runtimes.numpy import data_address
+from neonlite.backend.runtimes import data_address
 from neonlite.backend.runtimes.numpy.templates import OP_COST, OP_TEMPLATES, UFUNCS
-from neonlite.backend.runtimes.onednn.bindings import (
-    ARG_DST,
-    ARG_SRC,
-    FORWARD_INFERENCE,
-    SCRATCHPAD_USER,
-    Handle,
-    Library,
-    MemoryDesc,
-    Primitive,
-    UnsupportedError,
-    get_library,
-    numpy_uses_avx512,
-    primitives,
-)
+from neonlite.backend.runtimes.onednn import bindings as dnnl
 from neonlite.ops.functions import Shape, contiguous_strides
 from neonlite.typing import NumPyArray as Array
 
@@ -54,14 +41,14 @@ class _ThreadState(threading.local):
 
     def __init__(self) -> None:
         self.is_worker = threading.current_thread().name.startswith("neonlite")
-        if self.is_worker and (library := get_library()):
+        if self.is_worker and (library := dnnl.get_library()):
             library.set_threads(1)
 
 
 _thread = _ThreadState()
 
 
-def execute(primitive: Primitive, threads: int, addresses: Sequence[int]) -> None:
+def execute(primitive: dnnl.Primitive, threads: int, addresses: Sequence[int]) -> None:
     """Execute a primitive; a thread that is not of the pool restores its number of OpenMP threads."""
     if _thread.is_worker:
         primitive(*addresses)
@@ -95,28 +82,28 @@ class EltwiseFunction:
         """Return the cache key of the primitive for these arrays."""
         return x.size
 
-    def create_primitive(self, library: Library, key: Any) -> Any:
+    def create_primitive(self, library: dnnl.Library, key: Any) -> Any:
         """Create the primitive for a key, for one thread."""
         if not library.has_precise_exp:
-            raise UnsupportedError(f"oneDNN {library.version}: exp and the logistic function without AVX2")
+            raise dnnl.UnsupportedError(f"oneDNN {library.version}: exp and the logistic function without AVX2")
         row = library.memory_desc((key,), (1,)).handle
-        args = FORWARD_INFERENCE, self.alg_kind, row, row, c_float(0), c_float(0), library.default_attr
+        args = dnnl.FORWARD_INFERENCE, self.alg_kind, row, row, c_float(0), c_float(0), library.default_attr
         return library.create_primitive(
-            library.primitive_desc("eltwise_forward", library.engine, *args), ARG_SRC, ARG_DST
+            library.primitive_desc("eltwise_forward", library.engine, *args), dnnl.ARG_SRC, dnnl.ARG_DST
         )
 
     def get_primitive(self, key: Any) -> Any:
         """Return this thread's primitive for a key, or None if there is none."""
         key_in_thread = get_ident(), self, key
         try:
-            return primitives[key_in_thread]
+            return dnnl.primitives[key_in_thread]
         except KeyError:
             pass
         primitive = None
-        if library := get_library():
-            with suppress(UnsupportedError), library.use_threads(1):
+        if library := dnnl.get_library():
+            with suppress(dnnl.UnsupportedError), library.use_threads(1):
                 primitive = self.create_primitive(library, key)
-        return primitives.add(key_in_thread, primitive)
+        return dnnl.primitives.add(key_in_thread, primitive)
 
 
 class ExpFunction(EltwiseFunction):
@@ -141,13 +128,15 @@ class TransposedCopy(EltwiseFunction):
         """Return the cache key: shape and strides."""
         return x.shape, x.strides, out.strides
 
-    def create_primitive(self, library: Library, key: Any) -> Primitive:
+    def create_primitive(self, library: dnnl.Library, key: Any) -> dnnl.Primitive:
         """Create the primitive for a shape and strides, for one thread."""
         shape, *strides = key
         x, out = (library.memory_desc(shape, [n // FLOAT32_BYTES for n in each]) for each in strides)
         primitive = library.create_reorder(x, out)
         if primitive.needs_scratchpad:
-            raise UnsupportedError("onednn reorder: expected a primitive without scratchpad, got one that needs it")
+            raise dnnl.UnsupportedError(
+                "onednn reorder: expected a primitive without scratchpad, got one that needs it"
+            )
         return primitive
 
 
@@ -176,7 +165,7 @@ ELTWISE_FUNCTIONS: dict[str, EltwiseFunction] = {
     "sig": EltwiseFunction(ELTWISE_LOGISTIC, 1 << 13, logistic_numpy),
     "stop_gradient": TransposedCopy(1 << 15),
 }
-if not numpy_uses_avx512():
+if not dnnl.numpy_uses_avx512():
     ELTWISE_FUNCTIONS["exp"] = ExpFunction(ELTWISE_EXP, 1 << 14, np.exp)
 
 
@@ -285,7 +274,7 @@ def binary_operands(ops: Iterable[ChainOp]) -> list[tuple[str, int]]:
 class CompiledChain(NamedTuple):
     """The primitive of a chain, and the sources of its arguments."""
 
-    primitive: Primitive
+    primitive: dnnl.Primitive
     arg_sources: list[tuple[int | None, int]]  # (operand, 0), or (None, address) for a constant or scalar
     constants: Array  # the memory of constants and scalars
 
@@ -362,18 +351,18 @@ class FusedChain(EltwiseFunction):
             return bool(low - high >= MIN_EXP_ARG)  # a comparison with NaN is false
         return True
 
-    def create_primitive(self, library: Library, shapes: tuple[Shape, ...]) -> CompiledChain:
+    def create_primitive(self, library: dnnl.Library, shapes: tuple[Shape, ...]) -> CompiledChain:
         """Create the primitive for some shapes."""
         if not library.has_precise_exp and any(op.op in ("exp", "sig") for op in self.ops):
-            raise UnsupportedError(f"oneDNN {library.version}: exp and the logistic function without AVX2")
+            raise dnnl.UnsupportedError(f"oneDNN {library.version}: exp and the logistic function without AVX2")
         descs = dict(zip(self.array_operands, broadcast_descs(library, shapes), strict=True))
         constants = np.zeros(self.num_operands - SLOT_2_75, np.float32)
         constants[SLOT_2_75], constants[SLOT_ONE], constants[SLOT_MINUS_ONE] = 2.0**75, 1, -1
         start, scalar_desc = data_address(constants).value, broadcast_descs(library, [(1,), shapes[SLOT_OUT]])[0]
         arg_sources: list[tuple[int | None, int]] = []
-        arguments: dict[int, MemoryDesc] = {}
+        arguments: dict[int, dnnl.MemoryDesc] = {}
 
-        def add_argument(arg: int, slot: int) -> Handle:
+        def add_argument(arg: int, slot: int) -> dnnl.Handle:
             """Record the source of an argument, and return its descriptor."""
             offset = slot % len(constants) * constants.itemsize
             arg_sources.append((slot, 0) if slot in descs else (None, start + offset))
@@ -382,17 +371,17 @@ class FusedChain(EltwiseFunction):
 
         (op, second), *others = self._onednn_ops()
         if second is None and not others:
-            src, dst = add_argument(ARG_SRC, 0), add_argument(ARG_DST, SLOT_OUT)
+            src, dst = add_argument(dnnl.ARG_SRC, 0), add_argument(dnnl.ARG_DST, SLOT_OUT)
             function, alpha, beta = ELTWISE_ALG[op]
-            args = FORWARD_INFERENCE, function, src, dst, c_float(alpha), c_float(beta), library.default_attr
+            args = dnnl.FORWARD_INFERENCE, function, src, dst, c_float(alpha), c_float(beta), library.default_attr
             return CompiledChain(
-                Primitive(library, library.primitive_desc("eltwise_forward", library.engine, *args), arguments),
+                dnnl.Primitive(library, library.primitive_desc("eltwise_forward", library.engine, *args), arguments),
                 arg_sources,
                 constants,
             )
         if second is None:  # the first op must be binary
             others, op, second = [(op, None), *others], "mul", SLOT_ONE
-        pair = BINARY_ALG[op], add_argument(ARG_SRC, 0), add_argument(ARG_SRC_1, second)
+        pair = BINARY_ALG[op], add_argument(dnnl.ARG_SRC, 0), add_argument(ARG_SRC_1, second)
         post_ops = library.create("post_ops", "post_ops_create")
         for count, (post_op, n) in enumerate(others, 1):
             if n is None:
@@ -402,13 +391,13 @@ class FusedChain(EltwiseFunction):
                 operand = add_argument(ARG_POST_OP * count | ARG_SRC_1, n)
                 library.call("post_ops_append_binary", post_ops, BINARY_ALG[post_op], operand)
         attr = library.create("primitive_attr", "primitive_attr_create")
-        library.call("primitive_attr_set_scratchpad_mode", attr, SCRATCHPAD_USER)
+        library.call("primitive_attr_set_scratchpad_mode", attr, dnnl.SCRATCHPAD_USER)
         library.call("primitive_attr_set_post_ops", attr, post_ops)
-        dst = add_argument(ARG_DST, SLOT_OUT)
+        dst = add_argument(dnnl.ARG_DST, SLOT_OUT)
         primitive_desc = library.primitive_desc("binary", library.engine, *pair, dst, attr)
-        primitive = Primitive(library, primitive_desc, arguments)
+        primitive = dnnl.Primitive(library, primitive_desc, arguments)
         if primitive.needs_scratchpad:
-            raise UnsupportedError(
+            raise dnnl.UnsupportedError(
                 f"oneDNN {library.version}: expected a binary primitive without scratchpad, got one that needs it"
             )
         return CompiledChain(primitive, arg_sources, constants)
@@ -436,7 +425,7 @@ def get_chain(ops: tuple[ChainOp, ...], num_operands: int, scalar_operands: froz
     return FusedChain(ops, num_operands, scalar_operands)
 
 
-def broadcast_descs(library: Library, shapes: Sequence[Shape]) -> list[MemoryDesc]:
+def broadcast_descs(library: dnnl.Library, shapes: Sequence[Shape]) -> list[dnnl.MemoryDesc]:
     """Return the descriptors of contiguous arrays that broadcast to the last one."""
     return [library.memory_desc(shape, contiguous_strides(shape)) for shape in merge_axes(shapes)]
 

@@ -3,7 +3,7 @@
 The reference runs on NumPy arrays in float64 and shares no code with the kernels. Shapes come from the seeded
 generators of test_primitives.py, which runs on the kernels, too, with NEONLITE_TEST_SIMULATED=1.
 
-Tests ``neonlite/backend/runtimes/cuda/convolution.py``, ``neonlite/backend/runtimes/cuda/pooling.py`` and
+Tests ``neonlite/backend/runtimes/cuda/convolution.py``, ``neonlite/backend/runtimes/cuda/__init__.py`` and
 ``neonlite/backend/runtimes/cuda/kernels.py``.
 """
 
@@ -30,8 +30,8 @@ from helpers.standin_cupy import installed
 
 import neonlite as nl
 from neonlite import Backend
-from neonlite.backend.planning.layout import ImageShape
 from neonlite.backend.primitives import ReferencePrimitives
+from neonlite.backend.primitives.geometry import ImageShape
 from neonlite.backend.runtimes.cuda import CudaPrimitives, kernels
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
 from neonlite.backend.runtimes.cuda.convolution import OPERAND_NAMES, REORDER_KERNEL

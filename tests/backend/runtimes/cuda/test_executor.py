@@ -19,8 +19,7 @@ from helpers.simulated_gpu import OpByOp, elementwise, numbers, ran, simulated, 
 from helpers.standin_cupy import installed
 
 from neonlite import Autodiff, Backend, gen_backend
-from neonlite.backend.runtimes.cuda import codegen as kernels_module
-from neonlite.backend.runtimes.cuda import executor as executor_module
+from neonlite.backend.runtimes.cuda import codegen as kernels_module, executor as executor_module
 from neonlite.backend.runtimes.cuda.executor import CuPyDriver
 from neonlite.backend.runtimes.cuda.libraries import OPTIONS
 from neonlite.backend.runtimes.cuda.op_templates import OP_TEMPLATES

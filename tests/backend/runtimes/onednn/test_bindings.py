@@ -60,8 +60,6 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(bindings, "LIBRARY_FILE", "libdnnl.so.3.of.a.test")
     monkeypatch.setattr(bindings, "load_library", bindings.load_library.__wrapped__)
     monkeypatch.setattr(bindings, "get_library", bindings.get_library.__wrapped__)
-    monkeypatch.setattr(convolution, "get_library", bindings.get_library)
-    monkeypatch.setattr(post_ops, "get_library", bindings.get_library)
     return tmp_path
 
 

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import image_programs
 from helpers.allocations import buffers
 from helpers.onednn_primitives import HERE, Array, counts, every_dtype, near, needs, normal
+from hypothesis import given, settings, strategies as st
 
 from neonlite import Backend
 from neonlite.backend import concurrency
 from neonlite.backend.primitives import ReferencePrimitives
+from neonlite.backend.primitives.geometry import ImageShape
 from neonlite.backend.runtimes.onednn import bindings, convolution
 
 every_scale = pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (0.5, 2.0)])
@@ -347,3 +350,41 @@ print(os.waitpid(child, 0)[1])
 def test_a_forked_process_runs_primitives_that_its_parent_has_created(operation: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKED, operation]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["0"]
+
+
+# --- programs and networks of images, beside those of NumPy ---
+
+
+@needs
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from(image_programs.ACTS), st.integers(0, 1 << 20)), min_size=1, max_size=10))
+def test_programs_give_the_results_of_numpy(program: list[tuple[str, int]]) -> None:
+    mine = image_programs.Machine(Backend("cpu", rng_seed=1, batch_size=image_programs.N))
+    plain = image_programs.Machine(image_programs.plain())
+    for act, seed in program:
+        results = [getattr(m, act)(np.random.default_rng(seed)) for m in (mine, plain)]
+        if results[0] is not None:
+            image_programs.near(*results)
+    for x, y in zip(mine.memories, plain.memories, strict=True):
+        image_programs.near(x.get(), y.get())
+
+
+@needs
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from(sorted(image_programs.PARTS)), min_size=1, max_size=5))
+def test_networks_train_as_by_numpy(parts: list[str]) -> None:
+    mine = image_programs.trained(Backend("cpu", rng_seed=1, batch_size=image_programs.N), parts)
+    for x, y in zip(mine, image_programs.trained(image_programs.plain(), parts), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=2e-4 * max(1.0, float(np.abs(y).max())))
+
+
+@needs
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int32", "int64"])
+def test_a_reorder_is_a_transpose(cpu: Backend, dtype: str) -> None:
+    for form in (ImageShape(3, 12, 4), ImageShape(16, 7, 3), ImageShape(1, 5, 1), ImageShape(2, 1, 9)):
+        numbers = np.random.default_rng(0).integers(0, 99, form).astype(dtype)
+        nhwc, back = np.zeros(numbers.size, dtype), np.zeros_like(numbers)
+        cpu.primitives.reorder(form, numbers, nhwc, False)
+        assert np.array_equal(nhwc.reshape(form[::-1]), numbers.transpose())
+        cpu.primitives.reorder(form, back, nhwc, True)
+        assert np.array_equal(back, numbers)

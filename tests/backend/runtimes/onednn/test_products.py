@@ -14,9 +14,8 @@ import pytest
 from helpers.onednn_primitives import HERE, Array, counts, every_dtype, needs
 
 from neonlite import Backend
-from neonlite.backend import concurrency
+from neonlite.backend import concurrency, runtimes
 from neonlite.backend.primitives import ReferencePrimitives
-from neonlite.backend.runtimes import numpy
 from neonlite.backend.runtimes.onednn import products
 from neonlite.backend.runtimes.onednn.products import OneDNNMatmul
 from neonlite.backend.tensor import OneHot
@@ -136,7 +135,7 @@ def test_stacks_of_any_strides_are_multiplied_in_one_call(
     run = OneDNNMatmul._execute_batched
     monkeypatch.setattr(OneDNNMatmul, "_execute_batched", lambda *args: at_once.append(1) or run(*args))
     monkeypatch.setattr(concurrency, "_num_threads", threads)
-    monkeypatch.setattr(numpy, "MIN_GEMM_WORK", 1 << 16)
+    monkeypatch.setattr(runtimes, "MIN_GEMM_WORK", 1 << 16)
     for ways in itertools.product([*LAID[:4], "woven"], repeat=3):
         plain = [rng.normal(size=shape).astype("float32") for shape in ((X, m, k), (X, k, n), (X, m, n))]
         a, b, c = (woven(x) if way == "woven" else laid(x, way) for x, way in zip(plain, ways, strict=True))
@@ -229,7 +228,7 @@ def test_large_products_of_float32_are_one_dnn_s_and_others_are_not(
         pytest.skip("mkl is not installed")
     be = Backend(runtime)
     taken: list[Any] = []
-    monkeypatch.setattr(numpy, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(runtimes, "get_num_threads", lambda: 2)
     monkeypatch.setattr(OneDNNMatmul, "_run_sgemm", lambda self, library, form, a, *more: taken.append(a.shape))
     for dtype, size in (("float32", 102), ("float32", 101), ("float64", 102)):
         x = be.ones((size, size), dtype=dtype)
@@ -242,8 +241,8 @@ def test_large_products_of_float32_are_one_dnn_s_and_others_are_not(
 def test_with_one_thread_numpy_computes_larger_products(
     monkeypatch: pytest.MonkeyPatch, threads: int, size: int
 ) -> None:
-    monkeypatch.setattr(numpy, "get_num_threads", lambda: threads)
-    assert (size - 1) ** 3 <= numpy.min_gemm_work() < size**3
+    monkeypatch.setattr(runtimes, "get_num_threads", lambda: threads)
+    assert (size - 1) ** 3 <= runtimes.min_gemm_work() < size**3
 
 
 @needs

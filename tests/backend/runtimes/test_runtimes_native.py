@@ -1,4 +1,4 @@
-"""OpenBLAS on one thread beside oneDNN (``neonlite/backend/runtimes/numpy/__init__.py``)."""
+"""OpenBLAS on one thread beside oneDNN (``neonlite/backend/runtimes/__init__.py``)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from helpers.onednn_primitives import needs
+from neonlite.backend.runtimes.pooling import NumPyPrimitives
 
 from neonlite import Backend
-from neonlite.backend.runtimes import numpy as openblas_module
-from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend import runtimes as openblas_module
 
 
 @pytest.fixture
