@@ -16,7 +16,7 @@ from helpers.recurrent_textbook import compare
 
 from neonlite import Backend, cleanup_backend, gen_backend
 from neonlite.backend import concurrency
-from neonlite.backend.runtimes.onednn import bindings, convolution
+from neonlite.backend.runtimes.onednn import bindings
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import (
     GRU,
@@ -294,7 +294,7 @@ def test_which_layers_run_all_steps_in_one_primitive(be, layer, T, at_once, monk
 
 
 def test_without_onednn_it_is_step_by_step(be, monkeypatch):
-    monkeypatch.setattr(convolution, "get_library", lambda: None)
+    monkeypatch.setattr(bindings, "get_library", lambda: None)
     layer, calls = made(be, gated("LSTM")), count_fused(be, monkeypatch)
     layer.fprop(numbers(be, F, T * N))
     assert not calls
