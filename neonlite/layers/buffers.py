@@ -88,11 +88,6 @@ def tensor_shape(shape: LayerShape, batch_size: int) -> tuple[int, int]:
     return num_features(shape), num_steps(shape) * batch_size
 
 
-def with_layout(buffer: Tensor, layout: str) -> Tensor:
-    """Return a tensor of the same shape and memory as a buffer in the layout "CHWN", in "CHWN" or "columns"."""
-    return buffer.reshape(*reversed(buffer.shape)).T if layout == "columns" else buffer
-
-
 # --- reuse of memory ---
 
 MAX_CACHED_VIEWS = 64  # of a layer

@@ -9,17 +9,15 @@ last ``fprop`` and ``bprop``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import add
 from typing import Any
 
-from neonlite.autodiff import Autodiff
+from neonlite.autodiff import differentiate_outputs
 from neonlite.backend import Tensor
 from neonlite.backend.batch_size import Shard
 from neonlite.backend.objects import has_builtin_method
 from neonlite.layers import GeneralizedCost, Multicost
 from neonlite.layers.layer import flat
-from neonlite.optree import Operand, OpTreeNode
+from neonlite.optree import Operand
 from neonlite.programs import Jit, jit
 from neonlite.tree_structure import activation_inputs, use_in_trace
 
@@ -153,14 +151,3 @@ def record_costs(cost: GeneralizedCost | Multicost, means: Sequence[Tensor | Non
         pairs = zip(cost.weights, cost.costs, means, strict=False)
         cost.cost = sum(weight * part.cost for weight, part, mean in pairs if mean is not None)
     return float(cost.cost.item())
-
-
-def differentiate_outputs(
-    be: Any, roots: Sequence[tuple[Operand, Operand]], parameters: Sequence[Tensor]
-) -> list[Operand]:
-    """Return the gradients of parameters, given the errors of op-trees."""
-    tree, error = (
-        roots[0] if len(roots) == 1 else (reduce(add, [be.sum(y * be.stop_gradient(e)) for y, e in roots]), None)
-    )
-    tree = tree if isinstance(tree, OpTreeNode) else tree * 1
-    return Autodiff(tree, be, error, allow_unused=True).gradient_operands(parameters)
