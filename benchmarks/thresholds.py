@@ -29,10 +29,8 @@ from threadpoolctl import threadpool_limits
 
 from neonlite.backend import Backend, NervanaObject, concurrency
 from neonlite.backend.runtimes.onednn.bindings import get_library
-from neonlite.backend.tensor import OneHot
 from neonlite.distributed import mpiexec_command, world
-from neonlite.layers import LSTM, Recurrent
-from neonlite.transforms import Logistic, Rectlin, Tanh
+from neonlite.layers import LSTM
 
 # {name in this file: (module, name there)}; "CONSTANT key.attribute": the attribute of an item of a dictionary
 CONSTANTS: dict[str, tuple[str, str]] = {
@@ -64,7 +62,6 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "folded row": ("neonlite.backend.runtimes.numpy.templates", "FOLDED_ROW_ELEMENTS"),
     "scatter": ("neonlite.backend.runtimes.numpy.templates", "MAX_SCATTER_ELEMENTS"),
     "grouped copies": ("neonlite.backend.transaction", "MAX_GROUPED_SIZE"),
-    "lookup rows": ("neonlite.layers.unroll", "MIN_LOOKUP_ROWS"),
     "stored": ("neonlite.array_api.array", "MIN_STORED_BYTES"),
     "pending ops": ("neonlite.array_api.array", "MAX_PENDING_OPS"),
     "leaves": ("neonlite.optree", "MAX_TRACKED_LEAVES"),
@@ -345,14 +342,12 @@ def roi_pooling(be: Backend, channels: int) -> Work:
 # --- recurrent layers ------------------------------------------------------------------------------------------------
 
 
-def recurrent(kind: str, be: Backend, F: int, T: int, H: int, one_hot: bool = False) -> Work:
-    """Return fprop and bprop of a recurrent layer with F inputs, T steps, H hidden units and a batch size of 64."""
-    activations = {"activation": Tanh(), "gate_activation": Logistic()} if kind == "LSTM" else {"activation": Rectlin()}
-    layer: Any = {"LSTM": LSTM, "Recurrent": Recurrent}[kind](H, **activations)
+def recurrent(be: Backend, F: int, T: int, H: int) -> Work:
+    """Return fprop and bprop of an LSTM with F inputs, T steps, H hidden units and a batch size of 64."""
+    layer = LSTM(H)
     layer.configure((F, T))
     layer.allocate()
-    ids = be.array(np.random.default_rng(0).integers(0, F, (1, T * BATCH)), dtype="int32")
-    x = OneHot(F, ids).update() if one_hot else be.array(drawn((F, T * BATCH)))
+    x = be.array(drawn((F, T * BATCH)))
     e = be.array(drawn((H, T * BATCH)) - 0.5)
 
     def run() -> None:
@@ -419,29 +414,15 @@ THRESHOLDS = [
     Threshold(
         "steps",
         "LSTM of 128 units, 128 inputs",
-        lambda be, T: recurrent("LSTM", be, 128, T, 128),
+        lambda be, T: recurrent(be, 128, T, 128),
         (2, 4, 5, 20),
         (1, 2),
     ),
     Threshold(
         "input ratio",
         "LSTM of 64 units, 10 steps",
-        lambda be, n: recurrent("LSTM", be, 64 * n, 10, 64),
+        lambda be, n: recurrent(be, 64 * n, 10, 64),
         (1, 4, 5, 16),
-        (1, 2),
-    ),
-    Threshold(
-        "input ratio",
-        "LSTM of 64 units, 10 steps, one-hot",
-        lambda be, n: recurrent("LSTM", be, 64 * n, 10, 64, True),
-        (1, 4, 5, 16),
-        (1, 2),
-    ),
-    Threshold(
-        "lookup rows",
-        "Recurrent of 64 units, 10 steps, one-hot",
-        lambda be, n: recurrent("Recurrent", be, n, 10, 64, True),
-        (8, 60, 64, 512),
         (1, 2),
     ),
     Threshold("parallel sum", "max pooling", partial(pooling, "max"), around(MiB), (1, 2)),

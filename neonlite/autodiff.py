@@ -528,3 +528,14 @@ def is_finite_multiple(dx: Operand, dz: Operand) -> bool:
         isinstance(dx, OpTreeNode)
         and all(x is dz or (isinstance(x, int | float) and math.isfinite(x)) for x in dx.operands)
     )
+
+
+def differentiate_outputs(
+    be: Any, roots: Sequence[tuple[Operand, Operand]], parameters: Sequence[Tensor]
+) -> list[Operand]:
+    """Return the gradients of parameters, given the errors of op-trees."""
+    tree, error = (
+        roots[0] if len(roots) == 1 else (reduce(add, [be.sum(y * be.stop_gradient(e)) for y, e in roots]), None)
+    )
+    tree = tree if isinstance(tree, OpTreeNode) else tree * 1
+    return Autodiff(tree, be, error, allow_unused=True).gradient_operands(parameters)

@@ -39,7 +39,7 @@ PHRASES = {
 # Retired names and their replacements.
 NAMES = {
     "Astray": "WrongDeviceError",
-    "AtOnce": "FusedUnroll",
+    "AtOnce": "FusedRecurrence",
     "BAKED": "STATIC_INTS",
     "Bookkeeping": "memory, timing",
     "Buffered": "BufferOwner",
@@ -73,7 +73,7 @@ NAMES = {
     "READABLE": "MAX_DISPLAYED_NODES",
     "RegionCalls": "RoiMethods",
     "Rehearsal": "MetaRuntime",
-    "StepByStep": "StepUnroll",
+    "StepByStep": "StepRecurrence",
     "Uncapturable": "CaptureError",
     "WAY_OUT": "INSTALL_HINT",
     "WRITTEN_OUT": "HAND_WRITTEN",
@@ -114,7 +114,7 @@ NAMES = {
     "ids_of": "get_token_ids",
     "is_shown": "is_exported",
     "kernels_are_on": "are_kernels_enabled",
-    "known_as": "fused_kind",
+    "known_as": "key",
     "leaf_info": "tensor_info",
     "lies_apart": "layout_of",
     "mask_limit": "mask_threshold",
@@ -155,7 +155,7 @@ NAMES = {
     "unfolds": "fits_on_line",
     "using_avx512": "numpy_uses_avx512",
     "way_through": "slice_direction",
-    "way_through_time": "make_unroll",
+    "way_through_time": "unroll",
     "with_steps": "check_sequence_shape",
     "written_images": "write_chwn",
 }

@@ -785,12 +785,13 @@ class OneHot(Tensor):
 
     Attributes
     ----------
-    token_ids : Tensor or None
-        The ids, if a layer may look them up instead of reading the columns. None with ``allow_empty``, and on runtimes
-        without read-only arrays, where a write could make the columns differ from the ids.
+    ids : Tensor
+        The class ids.
+    lowest : int
+        The lowest id, 0, or -1 with ``allow_empty``.
     """
 
-    __slots__ = ("_classes", "_writable", "ids", "token_ids")
+    __slots__ = ("_classes", "_writable", "ids", "lowest")
 
     def __init__(self, nclass: int, ids: Tensor, name: str | None = None, allow_empty: bool = False) -> None:
         be = ids.backend
@@ -800,8 +801,7 @@ class OneHot(Tensor):
         super().__init__(array, dense.info, name, allocation=dense.allocation)
         self._writable = dense
         self._classes = be.array(np.arange(nclass).reshape(-1, 1), dtype="int32")
-        self.ids = ids
-        self.token_ids = None if allow_empty or read_only is None else ids
+        self.ids, self.lowest = ids, -1 if allow_empty else 0
 
     def update(self) -> OneHot:
         """Write the columns for the current ids.
@@ -816,11 +816,10 @@ class OneHot(Tensor):
         IndexError
             An id is not a class.
         """
-        lowest = -1 if self.token_ids is None else 0
         ids = self.ids.numpy()
-        if ids.min(initial=0) < lowest or ids.max(initial=-1) >= self.shape[0]:
+        if ids.min(initial=0) < self.lowest or ids.max(initial=-1) >= self.shape[0]:
             raise IndexError(
-                f"{self._describe()}.update: expected ids from {lowest} to {self.shape[0] - 1}, got {self.ids}"
+                f"{self._describe()}.update: expected ids from {self.lowest} to {self.shape[0] - 1}, got {self.ids}"
             )
         # be.onehot would allocate, and does not accept -1
         self._writable[:] = self.backend.equal(self._classes, self.ids)

@@ -13,7 +13,6 @@ from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.norm import RunningStatistics
 from neonlite.layers.parameter import InitLike
 from neonlite.layers.recurrent import LSTM, Recurrent, take_block
-from neonlite.layers.unroll import StepUnroll
 from neonlite.optree import Operand
 
 
@@ -102,8 +101,6 @@ class BiLSTM(Bidirectional, LSTM):
     Graves and Schmidhuber 2005.
     """
 
-    fused_cell = "lstm"
-
     def __init__(
         self,
         output_size: int,
@@ -172,47 +169,10 @@ class BiBNRNN(RunningStatistics, BiRNN):
         super().allocate_parameters()
         self.init_params(self.nfm)
 
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        n = self.nout
-        for unroll in self.unrolls:
-            rows = slice(unroll.direction * n, (unroll.direction + 1) * n)
-            unroll.input_norm = InputNorm(unroll, self.rho, self.eps, self.gmean[rows], self.gvar[rows])
-
     @property
     def nfm(self) -> int:
         """The number of features that are normalized, of both directions."""
         return self.num_directions * self.nout
-
-
-class InputNorm:
-    """Batch normalization of W_input x in one direction of a BiBNRNN: rows get mean 0 and variance 1."""
-
-    can_replay = True
-
-    def __init__(self, unroll: StepUnroll, rho: float, eps: float, gmean: Tensor, gvar: Tensor) -> None:
-        layer, suffix, n = unroll.layer, unroll.direction or "", unroll.layer.nout
-        self.unroll, self.rho, self.eps = unroll, rho, eps
-        self.gmean, self.gvar = gmean.reshape(1, n, 1), gvar.reshape(1, n, 1)
-        self.normalized = unroll.view_by_step(layer.buffer(f"normalized{suffix}", layer.nsteps * n))
-        self.inverse = layer.be.zeros((1, n, 1), name=f"{layer.name}.inverse{suffix}")
-
-    def fprop(self) -> None:
-        """Normalize W_input x in place."""
-        be, z = self.unroll.be, self.unroll.view_by_step(self.unroll.z)
-        if not self.unroll.layer.can_backprop:
-            z[:] = (z - self.gmean) / be.sqrt(self.gvar + self.eps)
-            return
-        mean, var = be.mean(z, axis=(0, 2)), be.var(z, axis=(0, 2))
-        running = [self.rho * old + (1 - self.rho) * new for old, new in ((self.gmean, mean), (self.gvar, var))]
-        inverse = 1 / be.sqrt(var + self.eps)
-        be.assign([self.gmean, self.gvar, self.inverse, self.normalized], [*running, inverse, (z - mean) * inverse])
-        z[:] = self.normalized
-
-    def bprop(self) -> None:
-        """Replace dz, the gradient with respect to the normalized values, by that with respect to W_input x."""
-        be, dz, y = self.unroll.be, self.unroll.split_steps(self.unroll.seq_buffers["dz"]), self.normalized
-        dz[:] = self.inverse * (dz - be.mean(dz, axis=(0, 2)) - y * be.mean(dz * y, axis=(0, 2)))
 
 
 class BiSum(Layer):

@@ -88,11 +88,6 @@ def tensor_shape(shape: LayerShape, batch_size: int) -> tuple[int, int]:
     return num_features(shape), num_steps(shape) * batch_size
 
 
-def with_layout(buffer: Tensor, layout: str) -> Tensor:
-    """Return a tensor of the same shape and memory as a buffer in the layout "CHWN", in "CHWN" or "columns"."""
-    return buffer.reshape(*reversed(buffer.shape)).T if layout == "columns" else buffer
-
-
 def flat(x: Operand) -> Operand:
     """Return images (C, D, H, W, N) as columns (C D H W, N)."""
     return x if x.ndim == 2 else x.backend.reshape(x, (-1, x.shape[-1]))

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import reduce
-from operator import add
 from types import MethodType
 from typing import Any
 
-from neonlite.autodiff import Autodiff
+from neonlite.autodiff import differentiate_outputs
 from neonlite.backend.objects import has_builtin_method, same_objects
 from neonlite.layers.buffers import LayerOutputs, Tensors, flat
 from neonlite.layers.weights import WeightOwner
-from neonlite.optree import Operand, OpTreeNode
+from neonlite.optree import Operand
 from neonlite.programs import Jit, jit
 from neonlite.tree_structure import activation_inputs
 from neonlite.typing import Untracked
@@ -123,7 +121,7 @@ def shallow_copy(network: Any) -> Iterator[Any]:
     copied(network)
     for layer in layers:  # grows in the loop
         attributes = {name: copied(x) for name, x in vars(layer).items()}
-        vars(copies[id(layer)]).update(attributes, _buffers={}, _views={}, batch_size=0)
+        vars(copies[id(layer)]).update(attributes, _buffers={}, _views={}, _programs={}, batch_size=0)
     try:
         yield copied(network)
     finally:
@@ -183,10 +181,6 @@ def assign_gradients(network: Any, roots: Sequence[tuple[Operand, Operand]]) -> 
     targets = [(w, dw, layer) for layer in layers for w, dw in zip(layer.parameters, layer.gradients, strict=True)]
     if not targets:
         return
-    tree, error = (
-        roots[0] if len(roots) == 1 else (reduce(add, [be.sum(y * be.stop_gradient(e)) for y, e in roots]), None)
-    )
-    tree = tree if isinstance(tree, OpTreeNode) else tree * 1
-    gradients = Autodiff(tree, be, error, allow_unused=True).gradient_operands([w for w, *_ in targets])
+    gradients = differentiate_outputs(be, roots, [w for w, *_ in targets])
     values = [g + dw if layer.acc_on else g for g, (_, dw, layer) in zip(gradients, targets, strict=True)]
     be.assign([dw for _, dw, _ in targets], values)

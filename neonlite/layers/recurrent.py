@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
+from neonlite.autodiff import differentiate_outputs
 from neonlite.backend import Tensor
+from neonlite.backend.objects import same_objects
 from neonlite.backend.validation import integer, warn
 from neonlite.initializers import GlorotUniform, Orthonormal
 from neonlite.layers.activation import ActivationLike, check_activation
-from neonlite.layers.buffers import copy_tensors, with_layout
+from neonlite.layers.buffers import copy_tensors
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, fill_parameter
-from neonlite.layers.unroll import Program, Step, StepUnroll, find_fused_primitive, make_unroll
 from neonlite.layers.weights import accumulates
 from neonlite.messages import describe
 from neonlite.ops.recurrent import build_variadic, gru_step, lstm_step, rnn_step
 from neonlite.optree import Operand
+from neonlite.programs import Jit, jit
 from neonlite.transforms import Identity, Logistic, Rectlin, Tanh, Transform
-from neonlite.tree_structure import untraced
+from neonlite.tree_structure import untraced, use_in_trace
 from neonlite.typing import LayerShape, NativeArray
 
 STATE = "recurrent state: "  # begins the names of its tensors among the buffers of a layer
@@ -50,26 +53,26 @@ class RecurrentBase(ParameterLayer):
     init_inner : initializer, array, Tensor or str, optional
         Fills each gate's part of W_recur.
     activation : Transform or str
-        Activation function whose derivative can be computed from its output, such as ``Logistic()``, or its name.
-        Default: ``Tanh()``.
+        Activation function, such as ``Logistic()``, or its name. Default: ``Tanh()``.
     reset_cells : bool
         Start every minibatch from zero states.
     name : str, optional
         Name of the layer.
     """
 
+    unread_attributes = (
+        *ParameterLayer.unread_attributes,
+        *("initial_states", "initial_errors", "final_errors", "_programs"),
+    )
     num_gates = 1
     state_names: tuple[str, ...] = ("h",)  # states that a step passes to the next one
-    saved_names: tuple[str, ...] = ()  # other values of each step that the backward pass reads
     W_input: Tensor
     W_recur: Tensor
     b: Tensor
     dW_input: Tensor
     dW_recur: Tensor
     db: Tensor
-    recurrent_operands: tuple[str, ...] = ()  # which of saved_names are multiplied by W_recur, as h is
     num_directions = 1  # 2: bidirectional
-    fused_kind = ""  # name of the backend's fused primitive; "" if there is none
 
     def __init__(
         self,
@@ -90,15 +93,17 @@ class RecurrentBase(ParameterLayer):
         self.split_inputs = False
         self.nsteps = 0  # the number of time steps; 0 before ``configure``
         self.saved_batch_size = 0  # of a state from set_state from which no fprop has started yet; 0 if there is none
-        self.unrolls: list[Any] = []  # an Unroll for each direction
-        self.write_state: Any = None  # assigns the final states of the forward direction to the recurrent state
         self.init_state: Any = None  # the default of fprop's init_state: another layer's final states
         # {layer: its initial states as op-trees, and after it has been built its final ones}, while a network is built
-        self.passed_states: dict[Layer, list[Operand]] | None = None
+        self.passed_states: dict[Layer, Sequence[Operand]] | None = None
+        self.passes_cells = False  # whether derivatives flow through the final c of an LSTM, too
+        self.initial_states: list[Tensor] = []  # of the last fprop in training
+        self.initial_errors: list[Tensor] = []  # the errors of the initial states, after ``bprop``
         self.final_errors: list[Sequence[Tensor]] = []  # from each layer that started with this one's final states
+        self._programs: dict[str, Jit[..., None]] = {}  # of fprop and bprop
 
     def check_activation(self, label: str, transform: object) -> Transform:
-        """Return a transform, a new one for its name; ValueError if its derivative needs its input.
+        """Return a transform, a new one for its name; TypeError if it is neither.
 
         Parameters
         ----------
@@ -106,67 +111,12 @@ class RecurrentBase(ParameterLayer):
             Name of the argument, for errors.
         transform : Transform or str
             The activation function.
-
-        Raises
-        ------
-        TypeError
-            If it is not a transform.
         """
         activation = check_activation(f"{self.name}: {label}", transform, "Tanh()")
-        if not activation.has_grad_from_output:
-            raise ValueError(
-                f"{self.name}: expected as {label} a transform whose derivative follows from its output, such as "
-                f"Tanh(), Logistic() or Rectlin(), got {activation.classnm}"
-            )
         self.activations.append(activation)
         return activation
 
     # --- one step, defined by subclasses ---
-
-    def build_step(self, step: Step) -> Program:
-        """Return the program that computes ``step.current`` from ``step.gates`` and ``step.previous``.
-
-        Parameters
-        ----------
-        step : Step
-            The tensors of the step.
-
-        Returns
-        -------
-        list of callables
-            The program, to be called in order.
-        """
-        raise NotImplementedError(f"{self.classnm}: implement build_step(step), the program of one step")
-
-    def build_step_backward(self, step: Step) -> Program:
-        """Return the program that computes ``step.dz`` and replaces the state errors by those of the previous states.
-
-        Parameters
-        ----------
-        step : Step
-            The tensors of the step.
-
-        Returns
-        -------
-        list of callables
-            The program, to be called in order.
-        """
-        raise NotImplementedError(f"{self.classnm}: implement build_step_backward(step), one step of the backward pass")
-
-    def weight_gradient_pairs(self, unroll: StepUnroll) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
-        """Return the factors of the gradient of W_recur.
-
-        Parameters
-        ----------
-        unroll : StepUnroll
-            One direction of the layer.
-
-        Returns
-        -------
-        list of (slice, pairs)
-            For rows of W_recur, pairs (dz, operand) whose products ``dz operand^T`` add up to the gradient.
-        """
-        return [(slice(None), unroll.hidden_error_pairs())]
 
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
         """Return the states of one step as op-trees, h first.
@@ -184,12 +134,8 @@ class RecurrentBase(ParameterLayer):
 
     @property
     def has_formula(self) -> bool:  # type: ignore[override]
-        """Whether the class has a formula of one step, and no later class another program."""
-        classes = type(self).__mro__
-        formula, program = (
-            next(i for i, c in enumerate(classes) if name in vars(c)) for name in ("step_formula", "build_step")
-        )
-        return classes[formula] is not RecurrentBase and formula <= program
+        """Whether the class has a formula of one step."""
+        return type(self).step_formula is not RecurrentBase.step_formula
 
     def formula(self, x: Operand) -> Operand:
         """Return h of all steps, from zeros or ``init_state``."""
@@ -216,8 +162,7 @@ class RecurrentBase(ParameterLayer):
         be, n, names = self.be, x.shape[1] // self.nsteps, [name_of_function(f) for f in self.functions]
         W_input, W_recur, b = self.split_weights(self.W, direction)
         x = self.slice_direction(x, direction)
-        passes_cells = self.passed_states is not None and len(self.state_names) > 1  # with gradients of c
-        if not self.cell or "" in names or passes_cells:
+        if not self.cell or "" in names or (self.passes_cells and len(self.state_names) > 1):
             return self.scan(be.dot(W_input, x) + b, direction, initial)
         zeros = [be.zeros((self.nout, n), name="zeros")] * (len(self.state_names) - len(initial))
         options: dict[str, Any] = dict(zip(("activation", "gate_activation"), names, strict=False))
@@ -327,21 +272,15 @@ class RecurrentBase(ParameterLayer):
                 vars(self)[f"{name}{suffix}"] = part
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        if self.saved_batch_size != self.be.bsz and (self.unrolls or not self.saved_batch_size):
+        if self.saved_batch_size != self.be.bsz and (self.outputs is not None or not self.saved_batch_size):
             self.reset()  # but keep a state from set_state; before the first allocation of any batch size
         super().allocate(shared_outputs, accumulate_updates)
         self.allocate_parameters()
-        self.unrolls = [make_unroll(self, direction) for direction in range(self.num_directions)]
-        common = {*self.input_layouts} & {*getattr(self.next_layer, "input_layouts", ())}
-        self.layout = "columns" if "columns" in common and shared_outputs is None else "CHWN"
-        self.outputs = with_layout(self.outputs, self.layout)
-        self.write_state = self.be.compile(self.state_tensors(self.be.bsz), self.unrolls[0].final_states)
-
-    @property
-    def input_layouts(self) -> tuple[str, ...]:
-        """The layouts of inputs, deltas and outputs: "columns", too, if a fused primitive computes the layer."""
-        is_fused = self.num_directions == 1 and find_fused_primitive(self, 0) is not None
-        return ("CHWN", "columns") if is_fused else ("CHWN",)
+        self.state_tensors(self.be.bsz)
+        self.initial_states, self.initial_errors = (
+            [self.buffer(f"{label} {name}", self.nout) for name in self.state_names]
+            for label in ("initial", "error of")
+        )
 
     def split_weights(self, W: Tensor, direction: int) -> list[Tensor]:
         """Return the views W_input, W_recur and b of one direction.
@@ -394,7 +333,7 @@ class RecurrentBase(ParameterLayer):
         Tensor
             h of all steps, (num_directions output_size, T N).
         """
-        self.check_inputs(inputs)
+        self.set_inputs(inputs, True)
         if "int" in inputs.info.dtype:
             raise ValueError(
                 f"{self.name}: {self.classnm} expected vectors, got {describe(inputs)} of {inputs.info.dtype}. Put a "
@@ -408,12 +347,42 @@ class RecurrentBase(ParameterLayer):
         given = self.check_init_state(self.init_state if init_state is None else init_state)
         state = self.recurrent_state(self.be.bsz)
         initial = given if given is not None else [] if self.reset_cells else state
-        self.inputs, self.can_backprop = inputs, not inference
-        for unroll in self.unrolls:
-            unroll.set_initial_states([] if unroll.direction else initial)  # backward in time from zeros
-            unroll.fprop(inputs)
-        self.write_state()
+        self._run(self._assign_outputs, inputs, None if same_objects(initial, state) else initial, bool(inference))
+        self.can_backprop = not inference
         return self.outputs
+
+    def _run(self, method: Callable[..., None], *args: Any) -> None:
+        """Call a method as a compiled program, which reads and writes the current buffers."""
+        tensors = self.W, self.outputs, self.deltas, *self.initial_states, *self.initial_errors
+        buffers = tuple(map(id, (*tensors, *self.functions)))
+        program = self._programs.get(method.__name__)
+        if program is None or program.f != method:
+            program = self._programs[method.__name__] = jit(method)
+        program(*args, self.nsteps, self._trainable, buffers)
+
+    def _build(
+        self, formula: str, x: Any, initial: Sequence[Operand], passes_cells: bool = False
+    ) -> tuple[Operand, Sequence[Operand]]:
+        """Return h of all steps and the states after the last one as op-trees, by the formula of a name.
+
+        It is that of a copy of the layer, as another thread may build the op-tree of the layer at the same time.
+        """
+        for activation in self.functions:
+            use_in_trace(activation)
+        layer = copy.copy(self)
+        layer.passes_cells = passes_cells
+        states = layer.passed_states = {layer: initial}
+        y: Operand = getattr(layer, formula)(x)
+        return y, states[layer]
+
+    def _assign_outputs(self, x: Operand, initial: Sequence[Operand] | None, inference: bool, *_: Any) -> None:
+        """Assign h of all steps and the states after the last one; from the recurrent state without initial ones."""
+        initial = self.final_states if initial is None else initial
+        if not inference:
+            zeros = [0] * (len(self.state_names) - len(initial))
+            self.be.assign(self.initial_states, [*initial, *zeros])
+        y, final = self._build("inference_formula" if inference else "training_formula", x, initial)
+        self.be.assign([self.outputs, *self.final_states], [y, *final])
 
     def check_init_state(self, init_state: Tensor | Sequence[Tensor] | None) -> list[Tensor] | None:
         """Return an initial state as a list, or None. ValueError if its shapes do not fit.
@@ -444,7 +413,7 @@ class RecurrentBase(ParameterLayer):
     @property
     def final_states(self) -> list[Tensor]:
         """The states of the last step, (output_size, N) each; of a bidirectional layer, of its forward direction."""
-        if not self.unrolls and (STATE + self.state_names[0], self.be.bsz) not in self._buffers:
+        if (STATE + self.state_names[0], self.be.bsz) not in self._buffers:
             raise RuntimeError(
                 f"{self.name}: expected allocated buffers, got none. Call allocate() before final_states"
             )
@@ -474,15 +443,32 @@ class RecurrentBase(ParameterLayer):
         """
         self.check_error(error)
         errors = self.final_errors if final_errors is None else [final_errors]
-        for unroll in self.unrolls:
-            backward = unroll.direction
-            unroll.bprop(error, [] if backward else errors, alpha, beta if not backward or self.split_inputs else 1.0)
+        factors = None if (alpha, beta) == (1, 0) else (float(alpha), float(beta))
+        self._run(self._assign_gradients, self.inputs, error, [list(x) for x in errors], factors)
         return self.deltas
 
-    @property
-    def initial_errors(self) -> list[Tensor]:
-        """The errors of the initial states, after ``bprop``."""
-        return list(self.unrolls[0].state_errors.values())
+    def _assign_gradients(
+        self,
+        x: Operand,
+        error: Operand,
+        final_errors: Sequence[Sequence[Operand]],
+        factors: tuple[Operand, Operand] | None,
+        *_: Any,
+    ) -> None:
+        """Assign the gradients, the errors of the initial states and the deltas; compute the forward pass again."""
+        passes_cells = any(len(errors) > 1 for errors in final_errors)
+        y, final = self._build("formula", x, self.initial_states, passes_cells)
+        roots = [(y, error), *(pair for errors in final_errors for pair in zip(final, errors, strict=False))]
+        tensors: list[Any] = [*self.initial_states]
+        targets = [*self.initial_errors]
+        if self._trainable:
+            tensors, targets = [*tensors, *self.parameters], [*targets, *self.gradients]
+        if self.deltas is not None:
+            tensors, targets = [*tensors, x], [*targets, self.deltas]
+        values = differentiate_outputs(self.be, roots, tensors)
+        if self.deltas is not None and factors is not None:
+            values[-1] = factors[0] * values[-1] + factors[1] * self.deltas
+        self.be.assign(targets, values)
 
     def slice_direction(self, x: X, direction: int) -> X:
         """Return the rows of inputs or deltas of one direction; images as (C H, W N). Those of a tensor are a view.
@@ -664,15 +650,6 @@ class Recurrent(RecurrentBase):
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
         return rnn_step(self.be, z, previous, W_recur, self.functions)[0]
 
-    def build_step(self, step: Step) -> Program:
-        h = self.activation(step.pre_activations[0])
-        return [step.add_recurrent_product(step.previous["h"]), step.assign([step.current["h"]], [h])]
-
-    def build_step_backward(self, step: Step) -> Program:
-        dh = step.unroll.state_errors["h"]
-        dz = self.activation.backward(dh + step.output_error, step.current["h"])
-        return [step.assign([step.dz[0]], [dz]), step.recurrent_product_backward(dh)]
-
 
 class GatedRecurrentBase(RecurrentBase):
     """Base class of layers whose gates have a separate activation function, such as Logistic().
@@ -687,11 +664,9 @@ class GatedRecurrentBase(RecurrentBase):
     init_inner : initializer, array, Tensor or str, optional
         Fills each gate's part of W_recur.
     activation : Transform or str
-        Activation function of the states, or its name; its derivative must be computable from its output. Default:
-        ``Tanh()``.
+        Activation function of the states, or its name. Default: ``Tanh()``.
     gate_activation : Transform or str
-        Activation function of the gates, or its name; its derivative must be computable from its output. Default:
-        ``Logistic()``.
+        Activation function of the gates, or its name. Default: ``Logistic()``.
     reset_cells : bool
         Start every minibatch from zero states.
     name : str, optional
@@ -717,13 +692,6 @@ class GatedRecurrentBase(RecurrentBase):
         """The activation functions of a step: that of the states, and that of the gates."""
         return [self.activation, self.gate_activation]
 
-    @property
-    def fused_kind(self) -> str:  # type: ignore[override]
-        """The kind of fused primitive; "" unless activations are Tanh and Logistic and the class has one."""
-        is_standard = type(self.activation) is Tanh and type(self.gate_activation) is Logistic
-        fused_cell: str = vars(type(self)).get("fused_cell", "")  # not inherited: a subclass may compute other steps
-        return fused_cell if is_standard else ""
-
 
 class LSTM(GatedRecurrentBase):
     """Long short-term memory: ``[i f o] = s(z)``, ``g = a(z)``, ``c_t = f c_(t-1) + i g``, ``h_t = o a(c_t)``.
@@ -736,29 +704,10 @@ class LSTM(GatedRecurrentBase):
     Hochreiter and Schmidhuber 1997; the forget gate f: Gers, Schmidhuber and Cummins 2000.
     """
 
-    fused_cell = "lstm"
-    num_gates, state_names, saved_names = 4, ("h", "c"), ("a",)
+    num_gates, state_names = 4, ("h", "c")
 
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
         return lstm_step(self.be, z, previous, W_recur, self.functions)[0]
-
-    def build_step(self, step: Step) -> Program:
-        *gates, candidate = step.pre_activations
-        i, f, o = map(self.gate_activation, gates)
-        g = self.activation(candidate)
-        c = f * step.previous["c"] + i * g
-        a = self.activation(c)
-        targets = [*step.z, step.current["c"], step.current["a"], step.current["h"]]
-        return [step.add_recurrent_product(step.previous["h"]), step.assign(targets, [i, f, o, g, c, a, o * a])]
-
-    def build_step_backward(self, step: Step) -> Program:
-        act, gate = self.activation.backward, self.gate_activation.backward
-        (i, f, o, g), a = step.z, step.current["a"]
-        errors = step.unroll.state_errors
-        dh = errors["h"] + step.output_error
-        dc = errors["c"] + act(dh * o, a)
-        values = [gate(dc * g, i), gate(dc * step.previous["c"], f), gate(dh * a, o), act(dc * i, g), dc * f]
-        return [step.assign([*step.dz, errors["c"]], values), step.recurrent_product_backward(errors["h"])]
 
 
 class GRU(GatedRecurrentBase):
@@ -773,40 +722,10 @@ class GRU(GatedRecurrentBase):
     Cho et al. 2014, equations 5 to 8, with u for 1 - z.
     """
 
-    fused_cell = "gru"
-    num_gates, saved_names, recurrent_operands = 3, ("rh",), ("rh",)
+    num_gates = 3
 
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
         return gru_step(self.be, z, previous, W_recur, self.functions)[0]
-
-    def build_step(self, step: Step) -> Program:
-        h, rh = step.previous["h"], step.current["rh"]
-        *gates, candidate = step.pre_activations
-        r, u = map(self.gate_activation, gates)
-        k = self.activation(candidate)
-        return [
-            step.add_recurrent_product(h, 0, 2),
-            step.assign([step.z[0], step.z[1], rh], [r, u, r * h]),
-            step.add_recurrent_product(rh, 2, 3),
-            step.assign([step.z[2], step.current["h"]], [k, h + step.z[1] * (k - h)]),
-        ]
-
-    def build_step_backward(self, step: Step) -> Program:
-        act, gate = self.activation.backward, self.gate_activation.backward
-        (r, u, k), h = step.z, step.previous["h"]
-        error, drh = step.unroll.state_errors["h"], step.unroll.scratch
-        dh = error + step.output_error
-        return [
-            step.assign([step.dz[1], step.dz[2], error], [gate(dh * (k - h), u), act(dh * u, k), dh * (1 - u)]),
-            step.recurrent_product_backward(drh, 2, 3),
-            step.assign([step.dz[0], error], [gate(drh * h, r), error + drh * r]),
-            step.recurrent_product_backward(error, 0, 2, beta=1.0),
-        ]
-
-    def weight_gradient_pairs(self, unroll: StepUnroll) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
-        gates, candidate = unroll.gate_rows(0, 2), unroll.gate_rows(2, 3)
-        buffers = unroll.seq_buffers
-        return [(gates, unroll.hidden_error_pairs()), (candidate, [(buffers["dz"], buffers["rh"])])]
 
 
 # {step formula: the op of the table that computes all its steps}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self, cast
 
@@ -78,15 +78,14 @@ class Decoder(Sequential):
                 f"{self.name}: expected inputs of token ids (1, T) or one-hot ({self.out_shape[0]}, T), as the decoder "
                 f"reads its own predictions, got {self.in_shape}"
             )
-        ids: Tensor = self.buffer("ids", (1, 1), "int32")
-        ids[:] = (self.start_index or 0) if token_ids is None else token_ids
-        if features == 1:
-            return ids
-        onehot: Tensor = self.buffer("onehot", (features, 1))
-        onehot[:] = (
-            0 if token_ids is None and self.start_index is None else self.be.onehot(ids, axis=0, nclass=features)
-        )
-        return onehot
+        x: Tensor = self.buffer("step inputs", (features, 1), "int32" if features == 1 else None)  # zeros
+        if token_ids is not None:
+            x[:] = token_ids if features == 1 else self.be.onehot(token_ids, axis=0, nclass=features)
+        elif self.start_index is not None and features == 1:
+            x[:] = self.start_index
+        elif self.start_index is not None:
+            x[self.start_index : self.start_index + 1] = 1
+        return x
 
 
 class StatePassing(LayerContainer):
@@ -150,28 +149,46 @@ class StatePassing(LayerContainer):
         for decoder_layer, encoder_layer in self.state_pairs:
             decoder_layer.init_state = encoder_layer.final_states[: len(decoder_layer.state_names)]
 
-    @contextmanager
-    def passing_states(self) -> Iterator[Callable[[], None]]:
-        """While op-trees are built, let recurrent layers return states; yield a function that passes the encoder's."""
-        states: dict[Layer, list[Operand]] = {}
+    def encode_tree(self, x: Operand, training: bool, states: dict[Layer, Sequence[Operand]]) -> None:
+        """Build the op-tree of the encoder, and add the initial states of the decoders to a dict.
 
-        def pass_states() -> None:
-            for decoder_layer, encoder_layer in self.state_pairs:
-                states[decoder_layer] = states[encoder_layer][: len(decoder_layer.state_names)]
-
-        with self.be.lock:
-            try:
-                for layer in recurrent_layers(self):
-                    layer.passed_states = states
-                yield pass_states
-            finally:
-                for layer in recurrent_layers(self):
-                    layer.passed_states = None
+        Parameters
+        ----------
+        x : Tensor or OpTreeNode
+            Inputs of the encoder.
+        training : bool
+            As for ``layer(x)``.
+        states : dict
+            Initial states of recurrent layers.
+        """
+        passes_cells = training and any(len(decoder.state_names) > 1 for decoder, _ in self.state_pairs)
+        with passing_states(recurrent_layers(self.encoder), states, passes_cells):
+            self.encoder.build_tree(x, training)
+        for decoder, encoder in self.state_pairs:
+            states[decoder] = states[encoder][: len(decoder.state_names)]
 
     def pass_errors(self) -> None:
         """Set the errors of the encoder's final states to those of the decoders' initial states."""
         for layer in recurrent_layers(self.encoder):
             layer.final_errors = [decoder.initial_errors for decoder, encoder in self.state_pairs if encoder is layer]
+
+
+@contextmanager
+def passing_states(
+    layers: Sequence[RecurrentBase], states: dict[Layer, Sequence[Operand]], passes_cells: bool = False
+) -> Iterator[None]:
+    """While op-trees are built, let layers start from the states of a dict, and replace them by their final ones.
+
+    ``passes_cells``: derivatives flow through the final c of an LSTM, too.
+    """
+    with layers[0].be.lock:
+        try:
+            for layer in layers:
+                layer.passed_states, layer.passes_cells = states, passes_cells
+            yield
+        finally:
+            for layer in layers:
+                layer.passed_states, layer.passes_cells = None, False
 
 
 class Seq2Seq(StatePassing):
@@ -249,9 +266,9 @@ class Seq2Seq(StatePassing):
 
     def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the decoder's outputs as an op-tree of [x, previous]; those of greedy decoding are none."""
-        with self.passing_states() as pass_states:
-            self.encoder.build_tree(cast(Any, x)[0], training)
-            pass_states()
+        states: dict[Layer, Sequence[Operand]] = {}
+        self.encode_tree(cast(Any, x)[0], training, states)
+        with passing_states(recurrent_layers(self.decoder), states):
             return self.decoder.build_tree(cast(Any, x)[1], training)
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
@@ -543,7 +560,6 @@ class SkipThought(StatePassing):
         self.lengths: list[int] = []  # numbers of steps of the three inputs
         self.token_ids: Tensor | Any = None  # token ids of the three inputs, concatenated along time
         self.embedding_errors: Tensor | Any = None  # errors of the table's outputs
-        self.embeddings: list[Any] = []  # copies of the table's outputs, for each of the three networks
         self.input_views: list[tuple[Any, ...]] = []  # views of token ids, table outputs and errors, for each network
 
     def build_layers(self, name: str | None) -> list[Layer]:
@@ -599,7 +615,6 @@ class SkipThought(StatePassing):
         super().allocate_layers(None, accumulate_updates)
         self.token_ids = self.buffer("token ids", self.table.in_shape, "float32")
         self.embedding_errors = self.buffer("embedding errors", self.table.out_shape)
-        self.embeddings = [self.buffer(f"embeddings {i}", part.in_shape) for i, part in enumerate(self.networks)]
         offsets = [self.be.bsz * sum(self.lengths[:i]) for i in range(4)]
         tensors = self.token_ids, self.table.outputs, self.embedding_errors
         self.input_views = [tuple(x[:, a:b] for x in tensors) for a, b in itertools.pairwise(offsets)]
@@ -612,9 +627,9 @@ class SkipThought(StatePassing):
     def build_tree(self, x: Operands, training: bool) -> Trees:
         """Return the decoders' outputs as op-trees of [sentence, before, after]."""
         sentence, *others = [self.table.build_tree(ids, training) for ids in cast(Any, x)]
-        with self.passing_states() as pass_states:
-            self.encoder.build_tree(cast(Any, sentence), training)
-            pass_states()
+        states: dict[Layer, Sequence[Operand]] = {}
+        self.encode_tree(cast(Any, sentence), training, states)
+        with passing_states([decoder for decoder, _ in self.state_pairs], states):
             decoders = zip(self.decoders, others, strict=True)
             return [cast(Any, decoder.build_tree(cast(Any, y), training)) for decoder, y in decoders]
 
@@ -645,17 +660,13 @@ class SkipThought(StatePassing):
         for x, (token_ids, _, _) in zip(parts, self.input_views, strict=False):
             token_ids[:] = x.reshape(1, -1)
         self.table.fprop(self.token_ids, inference)
-        for embeddings, (_, looked_up, _), _ in zip(self.embeddings, self.input_views, parts, strict=False):
-            embeddings[:] = looked_up
-        self.encoder.fprop(self.embeddings[0], inference)
+        sentence, *others = [looked_up for _, looked_up, _ in self.input_views]
+        self.encoder.fprop(sentence, inference)
         if len(parts) == 1:
             self.outputs = recurrent_layers(self.encoder)[-1].final_state()
             return self.outputs
         self.pass_states()
-        self.outputs = [
-            decoder.fprop(embeddings, inference)
-            for decoder, embeddings in zip(self.decoders, self.embeddings[1:], strict=True)
-        ]
+        self.outputs = [decoder.fprop(x, inference) for decoder, x in zip(self.decoders, others, strict=True)]
         self.can_backprop = not inference
         return self.outputs
 

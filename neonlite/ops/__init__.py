@@ -533,7 +533,7 @@ OP_TABLE: tuple[Op, ...] = (
     *recurrent_ops("lstm", recurrent.lstm, 6, "an LSTM"),
     Op("lstm_state", run_recurrent(recurrent.final_cell_state),
        doc="c after the last step of lstm, of its result and its operands", arity=-1,
-       formula=recurrent.final_cell_state, shape_fn=recurrent.state_shape, flops_fn=recurrent.state_flops,
+       formula=recurrent.final_cell_state, shape_fn=recurrent.state_shape, flops_fn=functions.no_flops,
        **RECURRENCE, **NO_METHOD),
     *recurrent_ops("gru", recurrent.gru, 5, "a GRU"),
     # --- linear algebra: matrices on the last two axes ---

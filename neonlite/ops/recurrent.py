@@ -343,11 +343,6 @@ def state_shape(y: Shape, *operands: Shape, **attrs: Any) -> Shape:
     return operands[-1]
 
 
-def state_flops(z: Shape, y: Shape, *operands: Shape) -> int:
-    """Return as many operations as the forward pass has."""
-    return sequence_flops(y, *operands)
-
-
 def sequence_flops(z: Shape, *operands: Shape) -> int:
     """Return two operations for each column and each element of W_input and W_recur."""
     x, W_input, W_recur, *_ = operands

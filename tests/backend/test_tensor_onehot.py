@@ -1,4 +1,4 @@
-"""One-hot columns with token ids: a lookup in the weights gives the same result as a product."""
+"""One-hot columns of token ids (neonlite/backend/tensor.py)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,8 @@ import pytest
 
 from neonlite.backend.tensor import OneHot
 from neonlite.data import Text, TextNMT
-from neonlite.initializers import Gaussian
-from neonlite.layers import GRU, LSTM, BiBNRNN, BiLSTM, BiRNN, Recurrent
-from neonlite.layers.unroll import MIN_LOOKUP_ROWS
-from neonlite.transforms import Logistic, Tanh
 
-V, T, N, NOUT = MIN_LOOKUP_ROWS + 3, 5, 2, 4
-GATES = {"activation": Tanh(), "gate_activation": Logistic()}
-KINDS: dict[str, Any] = {
-    "Recurrent": lambda **more: Recurrent(NOUT, Gaussian(scale=0.4), activation=Tanh(), **more),
-    "LSTM": lambda **more: LSTM(NOUT, Gaussian(scale=0.4), **GATES, **more),
-    "GRU": lambda **more: GRU(NOUT, Gaussian(scale=0.4), **GATES, **more),
-    "BiRNN": lambda **more: BiRNN(NOUT, Gaussian(scale=0.4), activation=Tanh(), **more),
-    "BiLSTM": lambda **more: BiLSTM(NOUT, Gaussian(scale=0.4), **GATES, **more),
-    "BiBNRNN": lambda **more: BiBNRNN(NOUT, Gaussian(scale=0.4), activation=Tanh(), **more),
-}
+V, T, N = 67, 5, 2
 
 
 def words(be: Any, seed: int = 0, nclass: int = V) -> Any:
@@ -35,13 +22,6 @@ def dense(ids: Any, nclass: int = V) -> Any:
     return (np.arange(nclass)[:, None] == ids.get()).astype(float)
 
 
-def build(be: Any, kind: str) -> Any:
-    be.bsz = N
-    layer = KINDS[kind](name=kind).configure((V, T))
-    layer.allocate()
-    return layer
-
-
 def test_ones_are_where_the_ids_say(be):
     ids = words(be)
     x = OneHot(V, ids, "x").update()
@@ -50,12 +30,11 @@ def test_ones_are_where_the_ids_say(be):
     np.testing.assert_array_equal(x.update().get(), dense(ids))
 
 
-def test_a_column_without_a_token_is_zero_and_its_ids_are_not_used(be):
+def test_a_column_without_a_token_is_zero(be):
     ids = words(be)
     ids[:, :1] = -1
     x = OneHot(V, ids, allow_empty=True).update()
     np.testing.assert_array_equal(x.get(), dense(ids))
-    assert x.token_ids is None
     assert not x.get()[:, 0].any()
 
 
@@ -70,52 +49,15 @@ def test_only_update_writes_them(cpu):
     assert type(copy.deepcopy(x)) is not OneHot
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_layers_say_and_learn_the_same_as_with_a_plain_tensor(be64, kind):
-    rng = np.random.default_rng(1)
-    first, second = build(be64, kind), build(be64, kind)
-    W = rng.normal(size=first.W.shape)  # with biases that are not 0
-    first.W[:], second.W[:] = W, W
-    ids = words(be64)
-    known = OneHot(V, ids).update()
-    for seed in (2, 3):  # twice: the state goes on, and the same tensor has other words
-        ids[:] = words(be64, seed)
-        known.update()
-        plain, error = be64.array(dense(ids)), be64.array(rng.normal(size=first.outputs.shape))
-        for layer, x in ((first, known), (second, plain)):
-            layer.fprop(x)
-            layer.bprop(error)
-        for one, other in ((first.outputs, second.outputs), (first.dW, second.dW)):
-            np.testing.assert_allclose(one.get(), other.get(), rtol=1e-12, atol=1e-12)
-    ids[:, :1] = -1  # a column of zeros: nobody may go by the ids
-    gapped = OneHot(V, ids, allow_empty=True).update()
-    plain = be64.array(dense(ids))
-    np.testing.assert_allclose(first.fprop(gapped).get(), second.fprop(plain).get(), rtol=1e-12, atol=1e-12)
-
-
-def test_it_is_a_look_up_and_not_a_product(cpu, monkeypatch):
-    layer, x = build(cpu, "LSTM"), OneHot(V, words(cpu)).update()
-    shapes = []
-    gemm = cpu.primitives.gemm
-    monkeypatch.setattr(
-        cpu.primitives, "gemm", lambda a, b, *more: (shapes.append((a.shape, b.shape)), gemm(a, b, *more))
-    )
-    layer.fprop(x)
-    layer.bprop(cpu.ones(layer.outputs.shape))
-    assert shapes
-    assert not [pair for pair in shapes if V in pair[0] + pair[1]]
-
-
 @pytest.mark.parametrize("wrong", [-1, V])
 def test_an_id_that_is_no_class_raises(be, wrong):
     ids = words(be)
     x = OneHot(V, ids, "letters", allow_empty=wrong == V).update()
     before = x.get()
     ids[:, 3:4] = wrong
-    if wrong == V or x.token_ids is not None:
-        with pytest.raises(IndexError, match=rf"letters .*: expected ids from -?\d to {V - 1}, got"):
-            x.update()
-        np.testing.assert_array_equal(x.get(), before)
+    with pytest.raises(IndexError, match=rf"letters .*: expected ids from -?\d to {V - 1}, got"):
+        x.update()
+    np.testing.assert_array_equal(x.get(), before)
 
 
 def test_pairs_of_sentences_have_gaps(cpu, tmp_path):
@@ -126,7 +68,6 @@ def test_pairs_of_sentences_have_gaps(cpu, tmp_path):
     x, _ = next(iter(TextNMT(V + 2, tmp_path, onehot_input=True, dataset="t", languages=("a", "b"))))
     x = x[0] if isinstance(x, list) else x
     assert (x.get().sum(axis=0) == 0).any()
-    assert getattr(x, "token_ids", None) is None
 
 
 def test_a_text_gives_columns_that_know_their_words(cpu):
@@ -134,10 +75,8 @@ def test_a_text_gives_columns_that_know_their_words(cpu):
     alphabet = [chr(ord("0") + i) for i in range(V)]
     text = Text(T, text="".join(np.random.default_rng(0).choice(alphabet, 40)), vocab=alphabet, get_prev_target=True)
     (x, previous), t = next(iter(text))
-    assert x.token_ids is not None
-    assert t.token_ids is not None
-    assert previous.token_ids is None  # the first step has none
-    np.testing.assert_array_equal(x.get().argmax(axis=0), x.token_ids.get()[0])
+    assert [tensor.lowest for tensor in (x, t, previous)] == [0, 0, -1]  # the first step has none before it
+    np.testing.assert_array_equal(x.get().argmax(axis=0), x.ids.get()[0])
 
 
 @pytest.mark.parametrize("rows", [1, 3, 3000])

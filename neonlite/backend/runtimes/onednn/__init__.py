@@ -45,7 +45,6 @@ QUERY_EXEC_ARG = 255  # dnnl_query_exec_arg_md
 DIRECTIONS = 1, 2  # left to right, right to left
 MIN_STEPS = 5  # with fewer, NumPy step by step is faster, because of the reorders of the weights
 FLOAT32_TEMPLATE = np.empty(0, np.float32)
-INTP_TEMPLATE = np.empty(0, np.intp)
 MAX_INPUT_RATIO = 4  # inputs per hidden unit; with more, inputs may be one-hot, for which a table lookup is much faster
 
 
@@ -120,12 +119,11 @@ class OneDNNRecurrent(OneDNNConvolution):
         saved: Array | None,
         x: Any,
         y: Array,
-        token_ids: Array | None = None,
     ) -> None:
         """Compute the outputs y (H, T N) of inputs x (F, T N), and the final states, each (N, H).
 
         ``weights``: W_input, W_recur and b, gate by gate. ``saved``: the buffer for the backward pass, None for
-        inference. ``token_ids``: the index of the 1 in each column of x, if these are one-hot.
+        inference.
         """
         prop_kind = dnnl.FORWARD_INFERENCE if saved is None else dnnl.FORWARD_TRAINING
         recurrent = self._get_cached(create_forward, shape, prop_kind)
@@ -137,14 +135,7 @@ class OneDNNRecurrent(OneDNNConvolution):
             ]
         else:
             xs, ys, *workspace = self._split_saved(shape, saved)
-        if token_ids is None:
-            xs = self._to_time_major(shape, x, xs, steps)
-        else:
-            index = self.get_workspace("onednn index", (shape.T * shape.N,), INTP_TEMPLATE)
-            np.copyto(index, token_ids.reshape(-1))
-            np.add(index, self._get_cached(one_hot_offsets, shape), out=index)
-            if self.runtime.has_values:
-                self._write_one_hot(xs, index, shape.F)
+        xs = self._to_time_major(shape, x, xs, steps)
         outputs = y if is_time_major(y) else ys
         arrays = xs, *initial_states, *packed_weights, outputs, *final_states, *workspace
         steps.append((recurrent.primitive, arrays))
@@ -254,13 +245,6 @@ class OneDNNRecurrent(OneDNNConvolution):
         scratchpad = self._byte_buffer("onednn scratchpad", nbytes)
         if self.runtime.has_values:
             self._execute_steps(steps, scratchpad)
-
-    def _write_one_hot(self, buffer: Array, index: Array, rows: int) -> None:
-        """Fill an aligned buffer with zeros, and with ones at flat indices."""
-        start = aligned_address(buffer) - data_address(buffer).value
-        flat = buffer[start : start + index.size * rows * FLOAT32_TEMPLATE.itemsize].view(np.float32)
-        flat.fill(0)
-        flat[index] = 1
 
     def _execute_steps(self, steps: Sequence[PrimitiveCall], scratchpad: Array) -> None:
         address = aligned_address(scratchpad)
@@ -377,11 +361,6 @@ def create_sequence_reorder(
     down, across = strides
     outer, inner = library.memory_desc(dims, (shape.N * across, across, down)), contiguous_desc(library, dims)
     return library.create_reorder(outer, inner) if to_time_major else library.create_reorder(inner, outer)
-
-
-def one_hot_offsets(_: dnnl.Library, shape: RecurrentShape) -> Any:
-    """Return the flat index of the first element in each row of (T, N, F)."""
-    return np.arange(0, shape.T * shape.N * shape.F, shape.F)
 
 
 def contiguous_desc(library: dnnl.Library, dims: Sequence[int]) -> dnnl.MemoryDesc:

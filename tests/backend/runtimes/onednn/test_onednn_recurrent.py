@@ -17,21 +17,17 @@ from helpers.recurrent_textbook import compare
 from neonlite import Backend, cleanup_backend, gen_backend
 from neonlite.backend import concurrency
 from neonlite.backend.runtimes.onednn import bindings
-from neonlite.backend.tensor import OneHot
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import (
     GRU,
     LSTM,
     Affine,
     BiLSTM,
-    Dropout,
     GeneralizedCost,
-    Linear,
     Recurrent,
     RecurrentLast,
     Sequential,
 )
-from neonlite.layers.unroll import FusedUnroll, StepUnroll
 from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import Logistic, MeanSquared, Rectlin, Tanh
 
@@ -58,7 +54,7 @@ def gated(kind: str, nout: int = H, **options: Any) -> Any:
 
 def made(be: Backend, layer: Any, T: int = T, N: int = N, F: int = F) -> Any:
     """Return a layer that is ready to run, with deltas, and biases other than 0."""
-    be.bsz = N
+    layer.be, be.bsz = be, N
     layer.configure((F, T))
     layer.needs_deltas = True
     layer.allocate()
@@ -68,11 +64,24 @@ def made(be: Backend, layer: Any, T: int = T, N: int = N, F: int = F) -> Any:
     return layer
 
 
-def in_steps(be: Backend, layer: Any, monkeypatch: Any, *sizes: int) -> Any:
-    """Return a layer that runs step by step, in float32 as well."""
-    with monkeypatch.context() as patch:
-        patch.setattr(bindings, "get_library", lambda: None)
-        return made(be, layer, *sizes)
+@pytest.fixture
+def be64(be: Backend) -> Iterator[Backend]:
+    """Yield a backend that computes layers step by step, in float64."""
+    steps = Backend(be.name, 1, "float64")
+    yield steps
+    steps.cleanup_backend()
+
+
+def count_fused(be: Backend, monkeypatch: Any) -> list[Any]:
+    """Return a list to which each forward pass by oneDNN appends its key."""
+    calls, fprop = [], be.primitives.recurrent_fprop
+
+    def counted(key: Any, *args: Any) -> None:
+        calls.append(key)
+        fprop(key, *args)
+
+    monkeypatch.setattr(be.primitives, "recurrent_fprop", counted)
+    return calls
 
 
 def numbers(be: Backend, *shape: int, seed: int = 0) -> Any:
@@ -106,42 +115,26 @@ def test_each_direction_may_read_its_half_of_the_inputs(be):
 
 
 @pytest.mark.parametrize("seed", [*range(30), *(pytest.param(n, marks=pytest.mark.slow) for n in range(30, 80))])
-def test_random_sizes_equal_the_unrolled_steps(be, seed, monkeypatch):
+def test_random_sizes_equal_the_unrolled_steps(be, be64, seed, monkeypatch):
     rng = np.random.default_rng(seed)
     T, N, H = (int(n) for n in rng.integers((5, 1, 1), (20, 20, 70)))
     F = int(rng.integers(1, 4 * H + 1))
     kind = list(KINDS)[seed % 3]
-    once, steps = made(be, gated(kind, H), T, N, F), in_steps(be, gated(kind, H), monkeypatch, T, N, F)
-    assert {type(x.unrolls[0]) for x in (once, steps)} == {FusedUnroll, StepUnroll}
-    x, e = numbers(be, F, T * N), numbers(be, once.out_shape[0], T * N, seed=1)
+    once, steps = (made(backend, gated(kind, H), T, N, F) for backend in (be, be64))
+    calls = count_fused(be, monkeypatch)
     alpha, beta = (1.0, 0.0) if seed % 2 else (2.0, 0.5)
     for _ in range(2):  # the second continues from the first
         for layer in (once, steps):
             layer.deltas[:] = 3
-            layer.fprop(x)
-            layer.bprop(e, alpha, beta)
+            layer.fprop(x := numbers(layer.be, F, T * N))
+            layer.bprop(numbers(layer.be, layer.out_shape[0], T * N, seed=1), alpha, beta)
         for name in ("outputs", "deltas", "dW"):
             near(getattr(once, name), getattr(steps, name))
         for name in ("final_states", "initial_errors"):
             for one, other in zip(getattr(once, name), getattr(steps, name), strict=True):
                 near(one, other)
-    near(once.fprop(x, inference=True), steps.fprop(x, inference=True))
-
-
-@every_kind
-def test_one_hot_inputs_are_written_from_token_ids(be, kind):
-    first, second = (made(be, gated(kind)) for _ in "ab")
-    ids = be.zeros((1, T * N), dtype="int32")
-    known = OneHot(F, ids)
-    e = numbers(be, first.out_shape[0], T * N)
-    for seed in range(3):
-        ids[:] = be.array(np.random.default_rng(seed).integers(0, F, (1, T * N)), dtype="int32")
-        x = be.array(known.update())
-        for layer, inputs in ((first, known), (second, x)):
-            layer.fprop(inputs)
-            layer.bprop(e)
-        np.testing.assert_array_equal(first.outputs.get(), second.outputs.get())
-        np.testing.assert_array_equal(first.dW.get(), second.dW.get())
+    near(once.fprop(numbers(be, F, T * N), inference=True), steps.fprop(x, inference=True))
+    assert calls
 
 
 def test_strided_views_and_other_memory_orders_are_read(be):
@@ -185,18 +178,14 @@ def test_a_long_sequence_may_come_in_minibatches(be, kind):
     np.testing.assert_array_equal(again.fprop(x[:, : 6 * N]).get(), short.fprop(x[:, : 6 * N]).get())
 
 
-def test_other_sizes_are_read_in_the_same_layer(be, monkeypatch):
-    layer, steps = made(be, gated("LSTM", reset_cells=True)), in_steps(be, gated("LSTM", reset_cells=True), monkeypatch)
+def test_other_sizes_are_read_in_the_same_layer(be, be64):
+    layer, steps = (made(backend, gated("LSTM", reset_cells=True)) for backend in (be, be64))
     for length, rows in ((9, 6), (5, 2), (3, 6), (12, 9), (9, 6)):
         for x in (layer, steps):
-            be.bsz = rows
-            with monkeypatch.context() as patch:
-                if x is steps:
-                    patch.setattr(bindings, "get_library", lambda: None)
-                x.set_seq_len(length)
-            x.fprop(numbers(be, F, length * rows))
-            x.bprop(numbers(be, H, length * rows, seed=1))
-        assert type(layer.unrolls[0]) is (FusedUnroll if length >= 5 else StepUnroll)
+            x.be.bsz = rows
+            x.set_seq_len(length)
+            x.fprop(numbers(x.be, F, length * rows))
+            x.bprop(numbers(x.be, H, length * rows, seed=1))
         for name in ("outputs", "deltas", "dW"):
             near(getattr(layer, name), getattr(steps, name))
 
@@ -223,21 +212,23 @@ def test_a_copy_of_a_layer_is_independent(be, kind):
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
 @one_way
-def test_nan_is_not_lost(be, kind, value, inference, monkeypatch):
+def test_nan_is_not_lost(be, be64, kind, value, inference):
     x = numbers(be, F, T * N)
     x[3, 2 * N + 1 : 2 * N + 2] = value
-    once, steps = made(be, gated(kind)), in_steps(be, gated(kind), monkeypatch)
-    found, want = (layer.fprop(x, inference=inference).get() for layer in (once, steps))
+    once, steps = (made(backend, gated(kind)) for backend in (be, be64))
+    found, want = (layer.fprop(layer.be.array(x.get()), inference=inference).get() for layer in (once, steps))
     np.testing.assert_array_equal(np.isnan(found), np.isnan(want))
     assert np.isnan(want).any() == np.isnan(value)
 
 
-# --- memory order of results -----------------------------------------------------------------------------------------
+# --- several layers -----------------------------------------------------------------------------------------
 
 
 def reader(be: Backend, *layers: Any, sizes: tuple[int, int] = (T, N)) -> Any:
     """Return a network that reads sequences, ready to train, with weights other than 0."""
     be.bsz, net = sizes[1], Sequential(layers)
+    for layer in (net, *net.layers):
+        layer.be = be
     net.configure((F, sizes[0]))
     net.allocate(accumulate_updates=True)
     net.allocate_deltas()
@@ -260,66 +251,26 @@ def read(net: Any, be: Backend, length: int, rows: int) -> list[Array]:
 
 @pytest.mark.parametrize("second", [*KINDS, "Recurrent"])
 @one_way
-def test_consecutive_layers_equal_the_unrolled_steps(be, kind, second, monkeypatch):
+def test_consecutive_layers_equal_the_unrolled_steps(be, be64, kind, second):
     def layers() -> list[Any]:
         makes = {"Recurrent": partial(Recurrent, 24, G, activation=Tanh())}
         another = makes.get(second, partial(gated, second, 24))(reset_cells=True)
         return [gated(kind, reset_cells=True), another, *Affine(10, G, bias=Constant(0.1), activation=Tanh())]
 
-    once = reader(be, *layers())
-    with monkeypatch.context() as patch:
-        patch.setattr(bindings, "get_library", lambda: None)
-        steps = reader(be, *layers())
+    once, steps = (reader(backend, *layers()) for backend in (be, be64))
     for length, rows in ((T, N), (5, 2), (12, 9), (T, N)):
-        be.bsz = rows
         for net in (once, steps):
-            with monkeypatch.context() as patch:
-                if net is steps:
-                    patch.setattr(bindings, "get_library", lambda: None)
-                net.set_seq_len(length)
-        for one, other in zip(read(once, be, length, rows), read(steps, be, length, rows), strict=True):
+            net.be.bsz = rows
+            net.set_seq_len(length)
+        for one, other in zip(read(once, be, length, rows), read(steps, be64, length, rows), strict=True):
             near(one, other)
-
-
-@pytest.mark.parametrize(
-    ("after", "by_columns"),
-    [
-        (lambda: Linear(5, G), True),
-        (lambda: gated("LSTM"), True),
-        (lambda: gated("BiLSTM"), False),
-        (lambda: Recurrent(5, G, activation=Tanh()), False),
-        (lambda: Dropout(0.5), False),
-        (lambda: RecurrentLast(), False),
-    ],
-)
-def test_results_are_time_major_where_the_next_layer_reads_them_so(be, after, by_columns):
-    first, second, *_ = reader(be, gated("GRU"), after()).layers
-    assert first.layout == ("columns" if by_columns else "CHWN")
-    tensors = [first.outputs, second.deltas] if by_columns else [first.outputs]
-    for tensor in tensors:
-        assert tensor._array.flags[("C_CONTIGUOUS", "F_CONTIGUOUS")[by_columns]]
-    assert second.layout == "CHWN"  # there is no layer after it
-    first.allocate(shared_outputs=be.zeros((H, T * N)))  # which others may read
-    assert first.layout == "CHWN"
-
-
-def test_time_major_results_are_not_copied(be, monkeypatch):
-    net = reader(be, gated("GRU"), gated("GRU"), Linear(5, G))
-    turned = []
-    monkeypatch.setattr(
-        type(be.primitives), "_get_reorder", lambda self, shape, x, to_time_major: turned.append(x.shape)
-    )
-    monkeypatch.setattr(type(be.primitives), "_execute_all", lambda self, steps: None)
-    net.fprop(numbers(be, F, T * N))
-    net.bprop(numbers(be, 5, T * N))
-    assert turned == [(F, T * N)]  # only the data
 
 
 # --- which layers use oneDNN -----------------------------------------------------------------------------------------
 
 
 class CustomLSTM(LSTM):
-    """A user-defined subclass, which may override steps."""
+    """A user-defined subclass with the same steps."""
 
 
 @pytest.mark.parametrize(
@@ -332,19 +283,21 @@ class CustomLSTM(LSTM):
         (lambda: gated("LSTM", 4), 5, False),  # many inputs for few states may be one-hot token ids
         (lambda: LSTM(H, G, activation=Rectlin(), gate_activation=Logistic()), 5, False),
         (lambda: GRU(H, G, activation=Tanh(), gate_activation=Tanh()), 5, False),
-        (lambda: CustomLSTM(H, G, activation=Tanh(), gate_activation=Logistic()), 5, False),
+        (lambda: CustomLSTM(H, G, activation=Tanh(), gate_activation=Logistic()), 5, True),
         (lambda: Recurrent(H, G, activation=Tanh()), 5, False),
     ],
 )
-def test_which_layers_run_all_steps_in_one_primitive(be, layer, T, at_once):
-    layer = made(be, layer(), T)
-    assert [type(path) for path in layer.unrolls] == [FusedUnroll if at_once else StepUnroll] * layer.num_directions
+def test_which_layers_run_all_steps_in_one_primitive(be, layer, T, at_once, monkeypatch):
+    layer, calls = made(be, layer(), T), count_fused(be, monkeypatch)
+    layer.fprop(numbers(be, F, T * N))
+    assert len(calls) == at_once * layer.num_directions
 
 
-def test_without_onednn_and_with_64_bits_it_is_step_by_step(be, monkeypatch):
-    assert type(in_steps(be, gated("LSTM"), monkeypatch).unrolls[0]) is StepUnroll
-    wide = gen_backend("cpu", datatype=np.float64)
-    assert type(made(wide, gated("LSTM")).unrolls[0]) is StepUnroll
+def test_without_onednn_it_is_step_by_step(be, monkeypatch):
+    monkeypatch.setattr(bindings, "get_library", lambda: None)
+    layer, calls = made(be, gated("LSTM")), count_fused(be, monkeypatch)
+    layer.fprop(numbers(be, F, T * N))
+    assert not calls
 
 
 # --- threads, processes, memory --------------------------------------------------------------------------------------
@@ -426,9 +379,7 @@ def test_a_summary_states_the_memory_to_the_byte_and_the_products(be, kind):
     stated = net.summary((F, T), cost, optimizer)
     assert be.memory().total == 0
     kept = trained(be, kind, 3)
-    assert {type(x.unrolls[0]) for x in kept[0].layers[:2]} == {FusedUnroll}
     assert be.memory() == stated.memory
     first = kept[0].layers[0]
-    assert first.unrolls[0].reserve_space.nbytes > 0
-    products = 3 * 2 * first.num_directions * first.num_gates * H * T * 16 * (F + H)
+    products = 4 * 2 * first.num_directions * first.num_gates * H * T * 16 * (F + H)
     assert products <= {row.name: row.flops for row in stated.rows}["first"] < 1.2 * products

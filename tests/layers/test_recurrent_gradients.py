@@ -1,4 +1,4 @@
-"""Unrolling: equal results as one primitive and by steps, on every runtime; buffers (neonlite/layers/unroll.py)."""
+"""Recurrent layers on every runtime: numerical gradients, PyTorch, buffers (neonlite/layers/recurrent.py)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from neonlite.layers import (
     check_layer,
 )
 from neonlite.optimizers import GradientDescentMomentum
-from neonlite.transforms import Identity, Logistic, MeanSquared, Rectlin, Softmax, Tanh
+from neonlite.transforms import GELU, Identity, Logistic, MeanSquared, Rectlin, Softmax, Tanh
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
@@ -92,6 +92,8 @@ def test_gradients_match_numerical_gradients_of_stateful_layers(cpu, kind):
         lambda: GRU(2, G, activation=Logistic(), gate_activation=Tanh(), reset_cells=True),
         lambda: BiRNN(2, G, activation=Tanh(), reset_cells=True, split_inputs=True),
         lambda: Recurrent(2, G, activation=Softmax(), reset_cells=True),
+        lambda: LSTM(2, G, activation=GELU(), gate_activation=GELU(), reset_cells=True),
+        lambda: Recurrent(2, G, activation=Rectlin(-0.5), reset_cells=True),
     ],
 )
 def test_gradients_of_other_activations_match_numerical_gradients(cpu, layer):
