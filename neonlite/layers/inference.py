@@ -153,7 +153,7 @@ def differentiated_outputs(
     means: list[Operand | None] = []
     roots: list[tuple[Operand, Operand]] = []
     pairs = cost.pair_outputs(outputs, targets)
-    for (part, weight, y, target), alpha in zip(pairs, network.error_factors, strict=False):
+    for (part, weight, y, target), alpha in zip(pairs, network.error_factors, strict=True):
         if target is None:
             means.append(None)
             continue

@@ -778,8 +778,8 @@ class Layer(WeightOwner):
 
     @property
     def error_factors(self) -> list[float]:
-        """The factors of the errors of the outputs: the ``alphas`` of a Tree that is the last layer."""
-        return [1.0]
+        """The factors of the errors of the outputs: the ``alphas`` of a Tree that is the last layer, else 1."""
+        return [1.0] * (len(self.out_shape) if isinstance(self.out_shape, list) else 1)
 
     @property
     def layers_to_optimize(self) -> list[Layer]:
