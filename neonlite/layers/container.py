@@ -18,10 +18,10 @@ from neonlite.layers.buffers import (
     Tensors,
     Trees,
     copy_tensors,
+    walk_layers,
 )
 from neonlite.layers.layer import Layer, LayerInput, Terminal, set_trainable
 from neonlite.layers.parameter import ParameterLayer, TensorAttribute, allocate_parameters
-from neonlite.layers.summary import walk_layers
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER_LIST, add_hints
 from neonlite.transforms import Transform

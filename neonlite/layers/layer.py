@@ -21,6 +21,7 @@ from neonlite.files import printable
 from neonlite.layers.buffers import (
     LayerOutputs,
     Operands,
+    Summary,
     Tensors,
     Trees,
     copy_tensors,
@@ -28,10 +29,10 @@ from neonlite.layers.buffers import (
     num_elements,
     num_steps,
     shape_of_data,
+    summarize,
     tensor_shape,
 )
 from neonlite.layers.inference import InferenceProgram, inference
-from neonlite.layers.summary import Summary, summarize
 from neonlite.layers.weights import WeightOwner, accumulates
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints

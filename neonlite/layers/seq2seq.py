@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, cast
 from neonlite.backend import Tensor
 from neonlite.backend.objects import find_class
 from neonlite.backend.validation import integer, sequence
+from neonlite.layers.attention import LookupTable
 from neonlite.layers.buffers import (
     Deltas,
     LayerOutputs,
@@ -22,7 +23,6 @@ from neonlite.layers.buffers import (
     shape_of,
 )
 from neonlite.layers.container import LayerContainer, LayerLike, Sequential
-from neonlite.layers.embedding import LookupTable
 from neonlite.layers.layer import Layer, LayerInput, Terminal
 from neonlite.layers.linear import Affine
 from neonlite.layers.parameter import InitLike

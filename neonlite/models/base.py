@@ -17,10 +17,9 @@ from neonlite.data.minibatches import Preprocessing
 from neonlite.encoders.inputs import InputEncoder
 from neonlite.encoders.targets import TargetEncoder
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Multicost, Sequential
-from neonlite.layers.buffers import Deltas, LayerOutputs, Tensors, shape_of
+from neonlite.layers.buffers import Deltas, LayerOutputs, Tensors, shape_of, walk_layers
 from neonlite.layers.layer import set_trainable
 from neonlite.layers.linear import find_layers
-from neonlite.layers.summary import walk_layers
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms import Cost

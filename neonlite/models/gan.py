@@ -16,8 +16,7 @@ from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import check_number, instance, integer, one_of
 from neonlite.data import NervanaDataIterator
 from neonlite.layers import GeneralizedCost, GeneralizedGANCost, GenerativeAdversarial, LayerContainer, Multicost
-from neonlite.layers.buffers import iobuf_shape, num_features
-from neonlite.layers.summary import Summary
+from neonlite.layers.buffers import Summary, iobuf_shape, num_features
 from neonlite.messages import describe
 from neonlite.models.model import Model
 from neonlite.models.predict import predict_rows

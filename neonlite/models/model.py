@@ -16,8 +16,7 @@ from neonlite.backend.validation import checks_arguments, warn
 from neonlite.data import NervanaDataIterator
 from neonlite.files import check_writable
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Multicost
-from neonlite.layers.buffers import shape_of
-from neonlite.layers.summary import Summary
+from neonlite.layers.buffers import Summary, shape_of
 from neonlite.messages import describe
 from neonlite.models.evaluation import STATISTICS, Benchmark
 from neonlite.models.fit import FitMethods
