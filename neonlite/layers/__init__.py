@@ -28,7 +28,7 @@ from neonlite.layers.linear import Affine, Bias, BinaryAffine, BinaryLinear, Com
 from neonlite.layers.merge import (
     BranchNode, MergeBroadcast, MergeMultistream, MergeSum, SingleOutputTree, SkipNode, Tree,
 )
-from neonlite.layers.norm import BatchNorm, BatchNormAutodiff, LayerNorm, ShiftBatchNorm
+from neonlite.layers.activation import BatchNorm, BatchNormAutodiff, LayerNorm, ShiftBatchNorm
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.recurrent import GRU, LSTM, Recurrent, RecurrentLast, RecurrentMean, RecurrentSum, get_steps
 from neonlite.layers.seq2seq import Decoder, Encoder, Seq2Seq, SkipThought

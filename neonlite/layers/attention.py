@@ -11,13 +11,12 @@ from neonlite.backend import Tensor
 from neonlite.backend.batch_size import draw_samples
 from neonlite.backend.validation import check_numbers, checks_arguments, instance, integer
 from neonlite.initializers import Constant, Gaussian, GlorotUniform
-from neonlite.layers.activation import ActivationLike, Dropout, keep_probability
+from neonlite.layers.activation import ActivationLike, Dropout, LayerNorm, keep_probability
 from neonlite.layers.buffers import num_elements
 from neonlite.layers.container import LayerList
 from neonlite.layers.layer import Layer, LayerInput, as_tensor
 from neonlite.layers.linear import Affine
 from neonlite.layers.merge import MergeSum, SkipNode
-from neonlite.layers.norm import LayerNorm
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.messages import describe
 from neonlite.optree import Operand

@@ -7,10 +7,9 @@ from typing import Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import checks_arguments, integer
-from neonlite.layers.activation import ActivationLike
+from neonlite.layers.activation import ActivationLike, RunningStatistics
 from neonlite.layers.container import LayerList
 from neonlite.layers.layer import Layer, LayerInput
-from neonlite.layers.norm import RunningStatistics
 from neonlite.layers.parameter import InitLike
 from neonlite.layers.recurrent import LSTM, Recurrent, take_block
 from neonlite.optree import Operand

@@ -8,12 +8,11 @@ from typing import Any, Self
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
 from neonlite.initializers import Constant, GlorotUniform, Kaiming
-from neonlite.layers.activation import Activation, ActivationLike, check_activation
+from neonlite.layers.activation import Activation, ActivationLike, BatchNorm, ShiftBatchNorm, check_activation
 from neonlite.layers.buffers import num_features
 from neonlite.layers.container import LayerContainer, LayerList, flatten_layers
 from neonlite.layers.images import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.layer import Layer, LayerInput
-from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
 from neonlite.layers.parameter import InitLike, ParameterLayer
 from neonlite.optree import Operand
 from neonlite.transforms import GELU, Explin, Rectlin, SiLU
