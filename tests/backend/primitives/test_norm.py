@@ -1,6 +1,6 @@
 """Batch normalization, compared with loops over scalars, numerical gradients of these loops, and torch.
 
-Tests ``neonlite/backend/primitives/norm.py`` and ``neonlite/backend/primitives/norm.py``.
+Tests ``neonlite/backend/primitives/norm.py``.
 """
 
 from __future__ import annotations
