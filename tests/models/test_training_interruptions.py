@@ -206,23 +206,6 @@ def test_buffers_of_a_cost_have_one_batch_size_also_after_an_error(monkeypatch):
             assert model.eval_cost(data()) == expected
 
 
-def test_a_network_that_could_not_be_planned_again_is_allocated_again_with_its_recurrent_state(monkeypatch):
-    def run(fails: bool) -> dict[str, bytes]:
-        model, train = start(*lstm()), data(lshape=(2, 3))
-        fit(model, train, StopAfter(model, 4))
-        model.layers.allocate_buffers()
-        if fails:
-            FailOnce(monkeypatch, model.layers, "allocate_deltas")
-            with pytest.raises(MemoryError):
-                model.freeze("out")
-            monkeypatch.undo()
-        model.unfreeze("out")
-        fit(model, train)
-        return weights(model)
-
-    assert run(True) == run(False)
-
-
 # --- evaluation and prediction ---------------------------------------------------------------------------------------
 
 
