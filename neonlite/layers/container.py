@@ -11,14 +11,7 @@ from neonlite import messages
 from neonlite.backend import Tensor
 from neonlite.backend.objects import has_builtin_method, is_builtin
 from neonlite.backend.validation import check_constructor, check_signature, checks_arguments
-from neonlite.layers.buffers import (
-    Deltas,
-    LayerOutputs,
-    Operands,
-    Tensors,
-    Trees,
-    copy_tensors,
-)
+from neonlite.layers.buffers import Deltas, LayerOutputs, Operands, Tensors, Trees, copy_tensors
 from neonlite.layers.layer import Layer, LayerInput, Terminal, set_trainable
 from neonlite.layers.parameter import ParameterLayer, TensorAttribute, allocate_parameters
 from neonlite.layers.summary import walk_layers

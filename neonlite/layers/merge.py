@@ -21,14 +21,7 @@ from neonlite.layers.buffers import (
     num_steps,
     shape_of,
 )
-from neonlite.layers.container import (
-    LayerContainer,
-    LayerLike,
-    Sequential,
-    as_container,
-    flatten_layers,
-    layer_list,
-)
+from neonlite.layers.container import LayerContainer, LayerLike, Sequential, as_container, flatten_layers, layer_list
 from neonlite.layers.layer import Layer, LayerInput, Terminal
 from neonlite.optree import Operand
 from neonlite.typing import LayerShape, LayerShapes

@@ -12,9 +12,8 @@ from neonlite.backend.objects import find_class
 from neonlite.backend.validation import integer, sequence
 from neonlite.layers import buffers
 from neonlite.layers.container import LayerContainer, LayerLike, Sequential
-from neonlite.layers.embedding import LookupTable
 from neonlite.layers.layer import Layer, LayerInput, Terminal
-from neonlite.layers.linear import Affine
+from neonlite.layers.linear import Affine, LookupTable
 from neonlite.layers.parameter import InitLike
 from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase
 from neonlite.messages import describe

@@ -11,15 +11,7 @@ from neonlite import Backend, gen_backend
 from neonlite.initializers import Constant, Gaussian, Uniform
 from neonlite.layers import Activation, Affine, Bias, Dropout, Linear, Sequential
 from neonlite.optimizers import GradientDescentMomentum
-from neonlite.transforms import (
-    CrossEntropyBinary,
-    CrossEntropyMulti,
-    Logistic,
-    Rectlin,
-    Softmax,
-    SumSquared,
-    Tanh,
-)
+from neonlite.transforms import CrossEntropyBinary, CrossEntropyMulti, Logistic, Rectlin, Softmax, SumSquared, Tanh
 
 
 @needs_torch

@@ -12,15 +12,7 @@ from helpers.reference import numerical_gradient
 
 from neonlite import Autodiff, Backend, jit
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import (
-    Affine,
-    Conv,
-    GeneralizedCost,
-    Linear,
-    Pooling,
-    RoiPooling,
-    Sequential,
-)
+from neonlite.layers import Affine, Conv, GeneralizedCost, Linear, Pooling, RoiPooling, Sequential
 from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import CrossEntropyMulti, Rectlin, Softmax
 

@@ -18,16 +18,7 @@ from neonlite import Backend, cleanup_backend, gen_backend
 from neonlite.backend import concurrency
 from neonlite.backend.runtimes.onednn import bindings
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import (
-    GRU,
-    LSTM,
-    Affine,
-    BiLSTM,
-    GeneralizedCost,
-    Recurrent,
-    RecurrentLast,
-    Sequential,
-)
+from neonlite.layers import GRU, LSTM, Affine, BiLSTM, GeneralizedCost, Recurrent, RecurrentLast, Sequential
 from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import Logistic, MeanSquared, Rectlin, Tanh
 

@@ -1,4 +1,4 @@
-"""LookupTable, compared with NumPy indexing and PyTorch (neonlite/layers/embedding.py)."""
+"""LookupTable, compared with NumPy indexing and PyTorch (neonlite/layers/linear.py)."""
 
 from __future__ import annotations
 
