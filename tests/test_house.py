@@ -79,7 +79,7 @@ BACKEND_LEVELS = {
     0: "concurrency measure objects validation",
     1: "planning",  # op-trees alone
     # arrays
-    2: "tensor batch_size creation transaction replay random",
+    2: "tensor batch_size creation transaction random",
     3: "planning.assignment",  # the run path
     4: "primitives",
     5: "runtimes",

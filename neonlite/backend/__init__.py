@@ -15,11 +15,10 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from neonlite import typing
-from neonlite.backend.backend import Backend
+from neonlite.backend.backend import Backend, Block
 from neonlite.backend.concurrency import create_lock, set_threads
 from neonlite.backend.objects import Serializable, check_attribute
 from neonlite.backend.planning import Plan
-from neonlite.backend.replay import Block
 from neonlite.backend.runtimes import canonical, default_runtime, info
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor
