@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from neonlite.argparser import ConfigParser, add_backend_option, add_option, number, positive_float, positive_int
-from neonlite.cli import commands, train as training
+from neonlite.cli import commands
 from neonlite.messages import did_you_mean, use_wordings
 from neonlite.version import __version__
 
@@ -39,7 +39,7 @@ def make_parser() -> ConfigParser:
     parser.add_argument("--version", action="version", version=f"neonlite {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     rows: tuple[tuple[Callable[..., None], Callable[[ConfigParser], None] | None, str, str], ...] = (
-        (training.run_train, add_train_options, "train", "train a network on a data set or a CSV file"),
+        (commands.run_train, add_train_options, "train", "train a network on a data set or a CSV file"),
         (commands.run_eval, add_eval_options, "eval", "evaluate a saved network on a validation set or a CSV file"),
         (
             commands.run_predict,
@@ -80,7 +80,7 @@ def add_train_options(train: ConfigParser) -> None:
         "-e",
         of=Model.fit,
         help="maximum number of epochs, in total with --resume; the learning rate decreases over this number, also if "
-        f"training ends earlier (default: that of the recipe; {training.CSV_EPOCHS} for a CSV file)",
+        f"training ends earlier (default: that of the recipe; {commands.CSV_EPOCHS} for a CSV file)",
     )
     add_option(
         train,
@@ -92,7 +92,7 @@ def add_train_options(train: ConfigParser) -> None:
         "restored. 0: train all epochs and use the last weights; with --resume, continue also after training has "
         "ended early (default: %(default)s)",
     )
-    batch_sizes = f"batch size (default: that of the recipe; {training.CSV_BATCH_SIZE} for a CSV file)"
+    batch_sizes = f"batch size (default: that of the recipe; {commands.CSV_BATCH_SIZE} for a CSV file)"
     add_option(train, "batch_size", "-z", of=Model.fit, help=batch_sizes)
     add_option(train, "optimizer", of=Model.fit, choices=OPTIMIZERS, help="%(choices)s (default: adam)")
     rates = "initial learning rate; it decreases to 0 over --epochs by a cosine schedule"
@@ -123,9 +123,9 @@ def add_train_options(train: ConfigParser) -> None:
         "task",
         choices=("classify", "regress"),
         help="predict classes or numbers (default: classes for text, and for integers with at most "
-        f"{training.MAX_INTEGER_CLASSES} different values; else numbers)",
+        f"{commands.MAX_INTEGER_CLASSES} different values; else numbers)",
     )
-    sizes = f"sizes of the hidden layers (default: {' '.join(map(str, training.HIDDEN_SIZES))})"
+    sizes = f"sizes of the hidden layers (default: {' '.join(map(str, commands.HIDDEN_SIZES))})"
     add_option(table, "hidden", of=csv_mlp, nargs="+", metavar="SIZE", help=sizes)
     add_option(
         table,
@@ -135,7 +135,7 @@ def add_train_options(train: ConfigParser) -> None:
         default=None,
         metavar="FRACTION",
         help="fraction of the rows to validate on, at random; 0 disables --patience "
-        f"(default: {training.VALIDATION_SPLIT})",
+        f"(default: {commands.VALIDATION_SPLIT})",
     )
     add_option(table, "ignore", nargs="+", metavar="COLUMN", help="columns that are not inputs")
 

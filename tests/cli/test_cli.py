@@ -18,7 +18,7 @@ import pytest
 
 from neonlite import cli
 from neonlite.callbacks import Callback
-from neonlite.cli import commands, main, train as train_command
+from neonlite.cli import commands, main
 from neonlite.data import corpora, digits
 from neonlite.models import Model
 from neonlite.models.zoo import MODELS
@@ -139,8 +139,8 @@ def test_an_interrupted_training_ends_as_early_as_an_uninterrupted_one(monkeypat
     options = ["--patience", "2", *FEW]
     assert main(["train", "iris", "--lr", "0.1", "--save", str(whole), *options]) == 0
     with monkeypatch.context() as patch:
-        make = train_command.stopping_callbacks
-        patch.setattr(train_command, "stopping_callbacks", lambda patience: [*make(patience), Interrupt()])
+        make = commands.stopping_callbacks
+        patch.setattr(commands, "stopping_callbacks", lambda patience: [*make(patience), Interrupt()])
         assert main(["train", "iris", "--lr", "0.1", "--save", str(parts), *options]) == 130
     assert Model(parts).epoch_index == 4
     assert main(["train", "iris", "--resume", str(parts), *options]) == 0
@@ -272,7 +272,7 @@ def test_info_lists_what_is_installed(capsys):
 
 
 def test_a_missing_package_is_reported_with_its_pip_command(capsys, monkeypatch):
-    monkeypatch.setattr("neonlite.cli.train.find_spec", lambda package: None)
+    monkeypatch.setattr("neonlite.cli.commands.find_spec", lambda package: None)
     monkeypatch.setattr("neonlite.cli.commands.EXTRA_PACKAGES", {"viz": "a-package-that-does-not-exist"})
     assert 'viz          no   pip install "neonlite[viz]"' in run_main(capsys, "info")
     assert main(["train", "iris", "--plot", "c.png"]) == 1

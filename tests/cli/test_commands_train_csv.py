@@ -18,7 +18,7 @@ import pytest
 
 from neonlite import files, gen_backend
 from neonlite.callbacks import Callback
-from neonlite.cli import main, train as train_command
+from neonlite.cli import commands, main
 from neonlite.data.csv_files import read_csv
 from neonlite.models import Model
 from neonlite.models.training_state import read_checkpoint, write_checkpoint
@@ -445,13 +445,11 @@ def test_a_resumed_training_has_the_weights_of_an_uninterrupted_one(capsys, monk
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     start = ("train", linear, "--target", "y", "-e", "8", "--patience", "3", "--seed", "5", *options.split(), *FEW)
     expected_text = run_main(capsys, *start, "--save", str(whole))
-    make = train_command.stopping_callbacks
+    make = commands.stopping_callbacks
     resume = ("train", linear, "--resume", str(parts), "--patience", "3", *FEW)
     for epoch, arguments in (4, [*start, "--save", str(parts)]), (6, resume):
         with monkeypatch.context() as patch:
-            patch.setattr(
-                train_command, "stopping_callbacks", lambda patience, n=epoch: [*make(patience), Interrupt(n)]
-            )
+            patch.setattr(commands, "stopping_callbacks", lambda patience, n=epoch: [*make(patience), Interrupt(n)])
             assert main(arguments) == 130
         error = f"to resume: neonlite train {linear} --resume {parts}\ninterrupted\n"
         assert capsys.readouterr().err.endswith(error)
