@@ -699,6 +699,8 @@ def module_getattr(module: str) -> Callable[[str], object]:
         if not name.startswith("_"):
             counterpart = find_name(module, name)
             found = sys.modules[module]
+            if name in vars(found):  # a module that the search for the name has imported
+                return vars(found)[name]
             known = [x for x in (*dir(found), *getattr(found, "__all__", ())) if not x.startswith("_")]
             hint = did_you_mean(name, known) if counterpart is None else f" {use(counterpart)}"
         if hint and is_import():

@@ -54,6 +54,11 @@ def test_dir_lists_the_lazy_names_without_importing_them():
     assert not loaded
 
 
+@pytest.mark.parametrize("name", ["encoders", "files", "programs"])
+def test_a_module_that_the_search_for_a_similar_name_imports_is_imported(name):
+    assert run(f"from neonlite import {name}; print(json.dumps({name}.__name__))") == f"neonlite.{name}"
+
+
 def test_an_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match="module 'neonlite' has no attribute 'layr'"):
         nl.layr  # noqa: B018

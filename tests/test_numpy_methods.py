@@ -222,6 +222,14 @@ def test_operators_of_integers_are_bitwise(be, op):
     holds(x >> 1, N >> 1)
 
 
+@pytest.mark.parametrize("op", [operator.and_, operator.or_, operator.xor])
+def test_operators_of_an_integer_and_a_float_are_logical(be, op):
+    x, y = be.array(N - 3, dtype="int32"), be.array(A)
+    expected = op(N != 3, A != 0)
+    for tree in (op(x, y), op(y, x), op(x, A), op(x, y != 0)):
+        holds(tree, expected)
+
+
 @pytest.mark.parametrize("op", [operator.ifloordiv, operator.imod])
 def test_augmented_assignments_write_to_the_tensor(be, op):
     x = t = be.array(B)

@@ -8,9 +8,9 @@ from neonlite.layers.attention import MultiHeadAttention, TransformerBlock, atte
 from neonlite.layers.bidirectional import BiBNRNN, BiLSTM, BiRNN, BiSum, DeepBiLSTM, DeepBiRNN
 from neonlite.layers.check import check_layer
 from neonlite.layers.container import GenerativeAdversarial, LayerContainer, Sequential
-from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.cost import GeneralizedCost, GeneralizedCostMask, GeneralizedGANCost, Multicost
 from neonlite.layers.embedding import LookupTable, PositionalEncoding, PositionEmbedding
+from neonlite.layers.images import LRN, Convolution, Convolution_bias, Deconvolution, Pooling, RoiPooling
 from neonlite.layers.layer import Layer
 from neonlite.layers.linear import Affine, Bias, BinaryAffine, BinaryLinear, CompoundLayer, Conv, Deconv, Linear
 from neonlite.layers.merge import (
@@ -24,7 +24,6 @@ from neonlite.layers.merge import (
 )
 from neonlite.layers.norm import BatchNorm, BatchNormAutodiff, LayerNorm, ShiftBatchNorm
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.pooling import LRN, Pooling, RoiPooling
 from neonlite.layers.recurrent import GRU, LSTM, Recurrent, RecurrentLast, RecurrentMean, RecurrentSum, get_steps
 from neonlite.layers.seq2seq import Decoder, Encoder, Seq2Seq, SkipThought
 from neonlite.name_hints import module_getattr

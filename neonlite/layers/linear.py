@@ -11,7 +11,7 @@ from neonlite.initializers import Constant, GlorotUniform, Kaiming
 from neonlite.layers.activation import Activation, ActivationLike, check_activation
 from neonlite.layers.buffers import num_features
 from neonlite.layers.container import LayerContainer, LayerList, flatten_layers
-from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
+from neonlite.layers.images import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
 from neonlite.layers.parameter import InitLike, ParameterLayer

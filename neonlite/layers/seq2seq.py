@@ -10,17 +10,7 @@ from typing import Any, ClassVar, Self, cast
 from neonlite.backend import Tensor
 from neonlite.backend.objects import find_class
 from neonlite.backend.validation import integer, sequence
-from neonlite.layers.buffers import (
-    Deltas,
-    LayerOutputs,
-    Operands,
-    Tensors,
-    Trees,
-    iobuf_shape,
-    num_elements,
-    plain,
-    shape_of,
-)
+from neonlite.layers import buffers
 from neonlite.layers.container import LayerContainer, LayerLike, Sequential
 from neonlite.layers.embedding import LookupTable
 from neonlite.layers.layer import Layer, LayerInput, Terminal
@@ -125,7 +115,9 @@ class StatePassing(LayerContainer):
         super().allocate_layers(None, accumulate_updates)
         self.zero_error = self.buffer("zero error", self.encoder.out_shape)
 
-    def check_parts(self, inputs: Tensors, inference: bool, labels: Sequence[str], meaning: str) -> Sequence[Tensor]:
+    def check_parts(
+        self, inputs: buffers.Tensors, inference: bool, labels: Sequence[str], meaning: str
+    ) -> Sequence[Tensor]:
         """Return the inputs as a list, of which inference may need the first one alone; raise an error if invalid.
 
         Parameters
@@ -264,14 +256,14 @@ class Seq2Seq(StatePassing):
         self.in_shape, self.out_shape = shapes, self.decoder.out_shape
         return self
 
-    def build_tree(self, x: Operands, training: bool) -> Trees:
+    def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
         """Return the decoder's outputs as an op-tree of [x, previous]; those of greedy decoding are none."""
         states: dict[Layer, Sequence[Operand]] = {}
         self.encode_tree(cast(Any, x)[0], training, states)
         with passing_states(recurrent_layers(self.decoder), states):
             return self.decoder.build_tree(cast(Any, x)[1], training)
 
-    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
+    def fprop(self, inputs: buffers.Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the decoder's outputs.
 
         Parameters
@@ -305,7 +297,7 @@ class Seq2Seq(StatePassing):
 
     def bprop(  # type: ignore[override]  # deltas of several inputs
         self, error: Tensor, alpha: float = 1.0, beta: float = 0.0
-    ) -> list[Deltas]:
+    ) -> list[buffers.Deltas]:
         """Compute all gradients; return the deltas of both inputs, [x, previous]."""
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
@@ -410,7 +402,7 @@ class Seq2Seq(StatePassing):
 
 def split_shapes(in_obj: LayerInput, count: int) -> list[Any]:
     """Return the shapes of several inputs; a single shape is repeated ``count`` times."""
-    shape = shape_of(in_obj)
+    shape = buffers.shape_of(in_obj)
     is_list = isinstance(shape, list | tuple) and any(isinstance(x, list | tuple) for x in shape)
     return [tuple(x) if isinstance(x, list) else x for x in (shape if is_list else [shape] * count)]
 
@@ -433,7 +425,7 @@ def pair_recurrent_layers(
             f"{name}: expected as many recurrent layers in the encoder as in the decoder, got {layers}. Or pass "
             "decoder_connections, the index of an encoder layer for each decoder layer"
         )
-    indices = list(range(len(decoder_layers))) if connections is None else plain(connections)
+    indices = list(range(len(decoder_layers))) if connections is None else buffers.plain(connections)
     if (
         not isinstance(indices, list | tuple)
         or len(indices) != len(decoder_layers)
@@ -604,7 +596,7 @@ class SkipThought(StatePassing):
                 f"{self.name}: expected three shapes (1, T) or (T, 1) of token ids, of the inputs sentence, before and "
                 f"after, got {getattr(in_obj, 'shape', in_obj)!r}"
             )
-        self.lengths = [num_elements(shape) for shape in shapes]
+        self.lengths = [buffers.num_elements(shape) for shape in shapes]
         self.table.configure((1, sum(self.lengths)))
         for part, steps in zip(self.networks, self.lengths, strict=True):
             part.configure((self.table.embedding_dim, steps))
@@ -624,7 +616,7 @@ class SkipThought(StatePassing):
         for part in self.networks:
             part.needs_deltas = True
 
-    def build_tree(self, x: Operands, training: bool) -> Trees:
+    def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
         """Return the decoders' outputs as op-trees of [sentence, before, after]."""
         sentence, *others = [self.table.build_tree(ids, training) for ids in cast(Any, x)]
         states: dict[Layer, Sequence[Operand]] = {}
@@ -633,7 +625,7 @@ class SkipThought(StatePassing):
             decoders = zip(self.decoders, others, strict=True)
             return [cast(Any, decoder.build_tree(cast(Any, y), training)) for decoder, y in decoders]
 
-    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
+    def fprop(self, inputs: buffers.Tensors, inference: bool = False, beta: float = 0.0) -> buffers.LayerOutputs:
         """Compute the decoders' outputs, or for inference the vector of a sentence.
 
         Parameters
@@ -691,7 +683,7 @@ class SkipThought(StatePassing):
     # --- properties for containers and models ---
 
     def make_zero_inputs(self) -> list[Tensor]:
-        return [self.be.iobuf(iobuf_shape(shape), dtype="int32") for shape in self.in_shape]
+        return [self.be.iobuf(buffers.iobuf_shape(shape), dtype="int32") for shape in self.in_shape]
 
     def shape_for_seq_len(self, S: int) -> LayerShapes:
         self.check_seq_len(S)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite import layers, transforms
 from neonlite.backend.validation import check_number, from_name, warn
 from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import Minibatch, row_shape, to_array
@@ -30,36 +31,16 @@ from neonlite.encoders.targets import (
     choose_target_encoder,
     one_hot,
 )
-from neonlite.layers import (
-    BatchNorm,
-    DataTransform,
-    GeneralizedCost,
-    GeneralizedCostMask,
-    Layer,
-    LayerContainer,
-    LookupTable,
-)
 from neonlite.layers.buffers import num_features, num_steps
 from neonlite.messages import describe, describe_setting, wording
 from neonlite.models.base import ModelBase
-from neonlite.transforms import (
-    F1,
-    ROCAUC,
-    ConfusionMatrix,
-    Cost,
-    CrossEntropyBinary,
-    CrossEntropyMulti,
-    MeanSquared,
-    Metric,
-    get_metric,
-)
 from neonlite.transforms.functions import COSTS
 from neonlite.transforms.metric import LogLoss, Misclassification, SequenceMetric, TopKMisclassification
 from neonlite.transforms.metrics import ClassMetric
 from neonlite.typing import ArrayLike, Data, is_real_array
 
 UINT8_SCALE = 1 / 255
-CLASSIFICATION_METRICS = (ClassMetric, Misclassification, LogLoss, TopKMisclassification, ROCAUC)
+CLASSIFICATION_METRICS = (ClassMetric, Misclassification, LogLoss, TopKMisclassification, transforms.ROCAUC)
 
 
 # of arrays and data sets, which are not iterables of minibatches
@@ -105,7 +86,7 @@ class TrainingData:
         where: str,
         X: Data,
         y: Data | str | None = None,
-        cost: GeneralizedCost | Cost | str | None = None,
+        cost: layers.GeneralizedCost | transforms.Cost | str | None = None,
         layout: str | None = None,
         standardize: bool | None = None,
         text_length: int | None = None,
@@ -125,8 +106,8 @@ class TrainingData:
             shapes = f"got {np.shape(rows)} and {np.shape(targets)}"
             raise ValueError(f"{where}: expected rows X (n, F) and targets y (n,), {shapes}. Swap them: fit(y, X).")
         self.inputs = self._encode_inputs(rows, layout, standardize, text_length)
-        self.cost: GeneralizedCost | Cost = from_name(f"{where}: cost", cost, COSTS) or model.cost
-        if isinstance(self.cost, GeneralizedCostMask):
+        self.cost: layers.GeneralizedCost | transforms.Cost = from_name(f"{where}: cost", cost, COSTS) or model.cost
+        if isinstance(self.cost, layers.GeneralizedCostMask):
             self.cost = self.cost.costfunc  # set_weights wraps it again
         self.targets: NDArray[Any] | None = None if y is None else self._encode_targets(y)
         self.num_rows = len(self.inputs[0])
@@ -155,7 +136,7 @@ class TrainingData:
         encoder = self.input_encoder
         if encoder is None:
             first = network.leaves()[0]
-            vocab_size = first.vocab_size if isinstance(first, LookupTable) else None
+            vocab_size = first.vocab_size if isinstance(first, layers.LookupTable) else None
             expected = network.in_shape
             encoder = choose_encoder(self.where, X, layout, standardize, expected, vocab_size, text_length)
         inputs = encoder.encode(self.where, X)
@@ -228,11 +209,11 @@ class TrainingData:
     def _num_outputs(self) -> int:
         return num_features(self.model.layers.out_shape)
 
-    def _default_cost(self) -> Cost:
+    def _default_cost(self) -> transforms.Cost:
         if isinstance(self.target_encoder, ClassEncoder) and self._num_outputs > 1:
-            return CrossEntropyMulti()
+            return transforms.CrossEntropyMulti()
         is_probability = isinstance(self.target_encoder, ClassEncoder | IndicatorEncoder)
-        return CrossEntropyBinary() if is_probability else MeanSquared()
+        return transforms.CrossEntropyBinary() if is_probability else transforms.MeanSquared()
 
     # --- rows ---
 
@@ -260,7 +241,9 @@ class TrainingData:
         if class_weight is not None:
             weights = weights * self._class_factors(class_weight)
         self.row_weights = weights.astype(np.float32)
-        self.cost = GeneralizedCostMask(self.cost if isinstance(self.cost, Cost) else self.cost.costfunc)
+        self.cost = layers.GeneralizedCostMask(
+            self.cost if isinstance(self.cost, transforms.Cost) else self.cost.costfunc
+        )
 
     def _class_factors(self, class_weight: Mapping[Any, float] | str) -> NDArray[np.float64]:
         """Return the weight of the class of each row."""
@@ -406,14 +389,16 @@ def check_inputs(where: str, encoder: InputEncoder | None, dataset: object) -> N
         )
 
 
-def check_encoders(where: str, network: Layer, inputs: InputEncoder | None, targets: TargetEncoder | None) -> None:
+def check_encoders(
+    where: str, network: layers.Layer, inputs: InputEncoder | None, targets: TargetEncoder | None
+) -> None:
     """Raise ValueError unless encoders fit each other and a configured network: its inputs, outputs and vocabulary."""
     shape, out_shape = network.in_shape, network.out_shape
     if inputs is not None and inputs.shape != shape:
         raise ValueError(f"{where}: inputs: expected rows of shape {shape}, as the network, got {inputs.shape}")
     if isinstance(inputs, TextEncoder):
         first, limit = network.leaves()[0], max(4 * MAX_TEXT_TOKENS, network.num_parameters)
-        if not isinstance(first, LookupTable) or len(inputs.vocabulary) > first.vocab_size:
+        if not isinstance(first, layers.LookupTable) or len(inputs.vocabulary) > first.vocab_size:
             got = f"a vocabulary of {len(inputs.vocabulary)} for {first!r}"
             raise ValueError(f"{where}: inputs: expected a LookupTable with a row for each token, got {got}")
         if inputs.length > limit:  # the weights do not depend on it, but the memory for a text does
@@ -431,7 +416,7 @@ def check_encoders(where: str, network: Layer, inputs: InputEncoder | None, targ
         raise ValueError(f"{where}: targets: expected {targets.num_outputs} outputs for {targets}, got {K}")
 
 
-def check_targets(where: str, network: Layer, encoder: TargetEncoder, targets: NDArray[Any], y: Any) -> None:
+def check_targets(where: str, network: layers.Layer, encoder: TargetEncoder, targets: NDArray[Any], y: Any) -> None:
     """Raise ValueError unless targets have a value for each output, or a class for each row or time step."""
     n, K, T = len(targets), num_features(network.out_shape), num_steps(network.out_shape)
     is_class = isinstance(encoder, ClassEncoder)
@@ -447,7 +432,11 @@ def check_targets(where: str, network: Layer, encoder: TargetEncoder, targets: N
 
 
 def target_encoder_for(
-    where: str, network: Layer, y: Any, cost: GeneralizedCost | Cost | None, is_training: bool = True
+    where: str,
+    network: layers.Layer,
+    y: Any,
+    cost: layers.GeneralizedCost | transforms.Cost | None,
+    is_training: bool = True,
 ) -> TargetEncoder:
     """Return the encoder of targets for a configured network with one output."""
     transform = getattr(network.get_terminal(), "transform", None)
@@ -459,19 +448,21 @@ def target_encoder_for(
 
 def expects_probabilities(cost: object) -> bool:
     """Return whether a cost expects probabilities, as cross-entropies do."""
-    return bool(getattr(cost.costfunc if isinstance(cost, GeneralizedCost) else cost, "activations", ()))
+    return bool(getattr(cost.costfunc if isinstance(cost, layers.GeneralizedCost) else cost, "activations", ()))
 
 
-def metric_for(where: str, encoder: TargetEncoder | None, metric: Metric | Cost | str) -> Metric:
+def metric_for(
+    where: str, encoder: TargetEncoder | None, metric: transforms.Metric | transforms.Cost | str
+) -> transforms.Metric:
     """Return a metric for targets; a name selects the variant for several labels if these are the targets."""
-    result = get_metric(metric)
-    if isinstance(metric, str) and isinstance(result, ConfusionMatrix) and isinstance(encoder, ClassEncoder):
+    result = transforms.get_metric(metric)
+    if isinstance(metric, str) and isinstance(result, transforms.ConfusionMatrix) and isinstance(encoder, ClassEncoder):
         result.class_names = [*map(str, encoder.classes)]
     is_sequence = isinstance(result, SequenceMetric) and isinstance(encoder, NumberEncoder) and encoder.mean is not None
     if isinstance(encoder, NumberEncoder) and (is_sequence or isinstance(result, CLASSIFICATION_METRICS)):
         raise ValueError(f'{where}: expected a metric for numbers, such as "mse", "mae" or "r2", got {metric!r}.')
     if isinstance(encoder, IndicatorEncoder):
-        if isinstance(metric, str) and isinstance(result, F1 | ROCAUC):
+        if isinstance(metric, str) and isinstance(result, transforms.F1 | transforms.ROCAUC):
             result.multilabel = True
         elif isinstance(metric, str) or (
             isinstance(result, CLASSIFICATION_METRICS) and not getattr(result, "multilabel", False)
@@ -535,7 +526,7 @@ class MinibatchIterator(NervanaDataIterator):
         model: ModelBase,
         where: str,
         minibatches: Any,
-        cost: GeneralizedCost | Cost | str | None = None,
+        cost: layers.GeneralizedCost | transforms.Cost | str | None = None,
         layout: str | None = None,
         encoders: tuple[InputEncoder | None, TargetEncoder | None] | None = None,
     ) -> None:
@@ -649,10 +640,10 @@ def check_scale(model: ModelBase, dataset: NervanaDataIterator) -> None:
         warn_of_targets(where, dataset.target_rows)
 
 
-def warn_if_unscaled(where: str, network: LayerContainer, inputs: Any, way_out: str) -> None:
+def warn_if_unscaled(where: str, network: layers.LayerContainer, inputs: Any, way_out: str) -> None:
     """Warn of large inputs, unless the first layers scale them or read token ids."""
     first = network.leaves()[:1] if not isinstance(network.in_shape, list) else network.leaves()
-    if not any(isinstance(layer, LookupTable | DataTransform | BatchNorm) for layer in first):
+    if not any(isinstance(layer, layers.LookupTable | layers.DataTransform | layers.BatchNorm) for layer in first):
         warn_if_large(f"{where}: the inputs", inputs, way_out)
 
 

@@ -27,7 +27,7 @@ from neonlite.files import printable, write_atomic
 from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
 from neonlite.layers.buffers import num_elements
-from neonlite.layers.convolution import ImageLayer
+from neonlite.layers.images import ImageLayer
 from neonlite.layers.layer import set_trainable
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.recurrent import other_batch_size

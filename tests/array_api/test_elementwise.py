@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -166,3 +167,24 @@ def test_shifts_accept_integers_only(be: Backend, name: str, dtype: str) -> None
     x = be.array_api.asarray(np.array([1, 2]).astype(dtype))
     with pytest.raises(TypeError, match=rf"{name}: expected an array of a integer dtype"):
         getattr(be.array_api, name)(x, x)
+
+
+@pytest.mark.parametrize(
+    ("name", "compare"),
+    [
+        ("equal", operator.eq),
+        ("not_equal", operator.ne),
+        ("less", operator.lt),
+        ("less_equal", operator.le),
+        ("greater", operator.gt),
+        ("greater_equal", operator.ge),
+    ],
+)
+def test_a_negative_integer_is_less_than_every_uint64(be: Backend, name: str, compare: Any) -> None:
+    if lacks_any(be, "uint64"):
+        return
+    xp = be.array_api
+    unsigned, signed = [0, 0, 1, 2**64 - 1, 5], [-1, 0, -2, -1, 5]
+    x, y = xp.asarray(unsigned, dtype=xp.uint64), xp.asarray(signed, dtype=xp.int64)
+    assert getattr(xp, name)(x, y).tolist() == list(map(compare, unsigned, signed))
+    assert getattr(xp, name)(y, x).tolist() == list(map(compare, signed, unsigned))

@@ -18,7 +18,7 @@ from helpers.runtimes import RUNTIMES
 
 from neonlite import Backend, gen_backend
 from neonlite.backend import concurrency as lock_module
-from neonlite.backend.concurrency import FairLock
+from neonlite.backend.concurrency import DeferredInterrupt, FairLock
 from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator
 from neonlite.layers import Affine
@@ -83,6 +83,20 @@ def test_ctrl_c_at_any_time_leaves_the_lock_free() -> None:
         assert not lock._lock._is_owned()  # type: ignore[attr-defined]
     assert hits > 5000
     assert acquired_elsewhere(lock)
+
+
+def test_ctrl_c_twice_within_a_step_is_raised_after_the_step() -> None:
+    steps = []
+
+    def interrupted_step() -> None:
+        with DeferredInterrupt() as interrupt, interrupt.defer():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            steps.append("complete")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_step()
+    assert steps == ["complete"]
 
 
 def test_a_lock_is_passed_to_a_waiting_thread_before_its_last_holder():

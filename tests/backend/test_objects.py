@@ -528,8 +528,8 @@ def test_a_custom_class_does_not_replace_one_of_the_package():
     class LRN(Layer):
         pass
 
-    description = {"type": "neonlite.layers.pooling.LRN", "config": {"depth": 3}}
-    for name in ("neonlite.layers.pooling.LRN", "neon.layers.layer.LRN", "LRN"):
+    description = {"type": "neonlite.layers.images.LRN", "config": {"depth": 3}}
+    for name in ("neonlite.layers.images.LRN", "neon.layers.layer.LRN", "LRN"):
         assert type(deserialize(description | {"type": name})) is layers_module.LRN
     assert type(deserialize({"type": "notebook.LRN", "config": {}})) is LRN
 

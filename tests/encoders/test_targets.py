@@ -67,6 +67,15 @@ def test_one_hot_labels_are_classes_for_softmax_and_labels_for_logistic(rng):
     assert isinstance(choose_target_encoder("fit", y, 3, "Logistic", None), IndicatorEncoder)
     with pytest.raises(ValueError, match=r"several labels, end it with Affine\(3, activation=Logistic\(\)\)"):
         choose_target_encoder("fit", [[1, 1, 0], [0, 0, 1]], 3, "Softmax", None)
+    with pytest.raises(ValueError, match=r"several labels, end it with Affine\(3, activation=Logistic\(\)\)"):
+        choose_target_encoder("fit", [[0, 0, 0], [0, 0, 1]], 3, "Softmax", None)
+
+
+@pytest.mark.parametrize("y", [[[1, 1, 0]], [[0, 0, 0]], [[0, 2, 0]], [[0, 1]], [0, 1, 0]])
+def test_targets_that_are_not_one_hot_are_rejected_by_an_encoder_of_one_hot_classes(y):
+    encoder = choose_target_encoder("fit", np.eye(3), 3, "Softmax", None)
+    with pytest.raises(ValueError, match=r"evaluate: expected one-hot targets .*, as in the training data, got"):
+        encoder.encode("evaluate", y)
 
 
 def test_several_labels_are_zeros_and_ones_with_names():

@@ -1,5 +1,5 @@
 """Attention and transformer layers against loops over steps, numerical gradients, torch and invariants;
-also the position encodings of neonlite/layers/embedding.py."""
+also the position encodings of neonlite/layers/attention.py."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ CASES = {
         (2, 6, 6),
     ),
 }
-# of several inputs: in test_pooling_regions.py and test_seq2seq.py
+# of several inputs: in test_images_pooling_regions.py and test_seq2seq.py
 OF_SEVERAL = "RoiPooling Decoder Encoder Seq2Seq SkipThought"
 INTEGERS = {"LookupTable": (lambda: LookupTable(10, 4, init=INIT), 5)}
 OTHERS = (

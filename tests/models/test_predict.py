@@ -567,6 +567,8 @@ def test_one_sample_without_the_axis_of_rows_gives_its_outputs_alone(be):
     sample = X.reshape(40, -1)[0]
     for one in (sample, sample.tolist()):
         np.testing.assert_array_equal(model.predict(one), model.predict(sample[None])[0])
+    model = scaled(ArrayIterator(X, y, nclass=2))
+    np.testing.assert_array_equal(model.predict(X[0]), model.predict(X[:1])[0])  # an image of one channel
 
 
 def test_without_a_scale_rows_are_used_unchanged(be):

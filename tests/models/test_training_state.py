@@ -516,7 +516,7 @@ def test_a_file_cannot_allocate_more_memory_than_its_size(tmp_path, valid_file, 
     path = write_changed(valid_file, tmp_path / "m", GIANTS[name])
     if name == "a large table":
         path = write_changed(
-            path.read_bytes(), path, put(*NETWORK, 0, "type", value="neonlite.layers.embedding.LookupTable")
+            path.read_bytes(), path, put(*NETWORK, 0, "type", value="neonlite.layers.attention.LookupTable")
         )
     acts = [Model] if "input" not in name else [Model, Model(network()).load_params]
     assert peak(lambda: assert_rejected(model, path, "m: ", acts=acts)) < 1_000_000 + 40 * len(valid_file)

@@ -163,6 +163,10 @@ FAULTS: dict[str, tuple[Any, str, Change]] = {  # the model, the entry that the 
         *(numbers, "training: expected minibatch_index = data.minibatch, got 99 and 0"),
         training("minibatch_index", value=99),
     ),
+    "a cost that is a boolean": (
+        *(numbers, "training.total_cost: unexpected type bool"),
+        training("total_cost", value=True),
+    ),
     "a seed that is a word": (numbers, "training.data: ", training("data", "seed", value="x")),
     "a padding of a million pixels": (images, "layers, in_shape: conv: .*at most 65536 elements", layer(padding=10**6)),
     "strides without weights": (

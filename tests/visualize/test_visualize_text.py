@@ -9,7 +9,7 @@ from helpers.expressions import ODD
 
 from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode
-from neonlite.visualize import COMMUTATIVE, format_first_values
+from neonlite.visualize import COMMUTATIVE, format_first_values, sort_by_distance
 
 LIMIT = 200
 
@@ -171,3 +171,10 @@ def test_steps_in_a_notebook_are_an_escaped_table(be):
 
 def test_every_commutative_name_is_an_op():
     assert set(OPS) >= COMMUTATIVE
+
+
+def test_a_node_comes_after_all_its_users_in_the_order_of_distance(be, x):
+    shared = be.exp(x)
+    short, long = -shared, be.sig(be.tanh(be.sqrt(shared)))
+    for tree in (short - long, long - short):
+        assert [node.op for node in sort_by_distance(tree)][-1] == "exp"

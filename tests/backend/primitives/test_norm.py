@@ -1,6 +1,6 @@
 """Batch normalization, compared with loops over scalars, numerical gradients of these loops, and torch.
 
-Tests ``neonlite/backend/primitives/norm.py`` and ``neonlite/backend/primitives/norm.py``.
+Tests ``neonlite/backend/primitives/norm.py``.
 """
 
 from __future__ import annotations
@@ -255,6 +255,19 @@ def test_the_backward_pass_is_the_derivative_of_the_forward_pass(be, rng, dtype,
         if not in_place:
             assert np.array_equal(error.get(), weights.astype(dtype))
         assert np.array_equal(x.get(), values.astype(dtype))
+
+
+@pytest.mark.parametrize("shift", [1, -1])
+def test_deltas_that_overlap_the_error_in_part_are_those_of_separate_memory(be, rng, shift):
+    F, n = 8, 2048
+    memory, x = be.array(rng.normal(size=(F + 1, n))), be.array(rng.normal(size=(F, n)))
+    mean, var, gamma = (be.array(v) for v in (rng.normal(size=(F, 1)), 1 + rng.random((F, 1)), rng.random((F, 1))))
+    error, out = (memory[:-1], memory[1:]) if shift > 0 else (memory[1:], memory[:-1])
+    sums, expected_sums = ([be.zeros((F, 1)) for _ in range(2)] for _ in range(2))
+    expected = be.compound_bprop_bn(be.empty((F, n)), *expected_sums, be.array(error), x, mean, var, gamma, 0.1)
+    be.compound_bprop_bn(out, *sums, error, x, mean, var, gamma, 0.1)
+    for got, wanted in zip((out, *sums), (expected, *expected_sums), strict=True):
+        np.testing.assert_allclose(got.get(), wanted.get(), rtol=1e-4, atol=1e-5)
 
 
 @DTYPES

@@ -405,6 +405,12 @@ def test_the_mistakes_of_a_program_are_mistakes_of_its_dry_run(be: Backend) -> N
         r.ones((2, 2))
 
 
+def test_arrays_of_a_dry_run_are_joined_along_an_axis_from_either_end(be: Backend) -> None:
+    x = be.dry_run().ones((2, 3)).storage
+    for axis, shape in ((0, (4, 3)), (1, (2, 6)), (-1, (2, 6)), (-2, (4, 3))):
+        assert x.__array_namespace__().concat([x, x], axis=axis).shape == shape
+
+
 def test_operations_that_depend_on_values_are_rejected(be: Backend) -> None:
     r = be.dry_run()
     x = r.ones((4, 5))

@@ -1,4 +1,4 @@
-"""RoiPooling, compared with loops over the pixels of each bin (neonlite/layers/pooling.py)."""
+"""RoiPooling, compared with loops over the pixels of each bin (neonlite/layers/images.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolution and deconvolution, compared with PyTorch and numerical gradients (neonlite/layers/convolution.py)."""
+"""Convolution and deconvolution, compared with PyTorch and numerical gradients (neonlite/layers/images.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling and local response normalization, compared with PyTorch (neonlite/layers/pooling.py)."""
+"""Pooling and local response normalization, compared with PyTorch (neonlite/layers/images.py)."""
 
 from __future__ import annotations
 
