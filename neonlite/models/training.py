@@ -511,11 +511,9 @@ def diagnosis(model: TrainingMethods, x: Any, t: Any) -> str:
         model.fprop(x, inference=True)
         for layer, state in states:
             layer.set_state(state)
-    layers = model.layers.leaves()
-    for layer in layers:
+    for layer in model.layers.leaves():
         if nonfinite(tensors(layer.outputs)):
-            shared = [x.name for x in layers if x.outputs is layer.outputs]  # in place: any may be the source
-            return f"{' or '.join(shared)} is the first layer with such outputs; possible remedies: {remedies}"
+            return f"{layer.name} is the first layer with such outputs; possible remedies: {remedies}"
     cost = type(getattr(model.cost, "costfunc", model.cost)).__name__
     return f"all outputs are finite, but {cost} of them is not; possible remedies: {remedies}"
 

@@ -207,8 +207,8 @@ def test_every_name_is_tested():
 @pytest.mark.parametrize(
     ("module", "base", "table", "others"),
     [
-        ("transforms.activation", nl.transforms.Transform, ACTIVATIONS, {"PixelwiseSoftmax"}),
-        ("transforms.cost", nl.transforms.Cost, COSTS, {"CrossEntropy", "GANCost"}),
+        ("transforms.functions", nl.transforms.Transform, ACTIVATIONS, {"PixelwiseSoftmax"}),
+        ("transforms.functions", nl.transforms.Cost, COSTS, {"CrossEntropy", "GANCost"}),
         (
             "optimizers.rules",
             nl.optimizers.Optimizer,
