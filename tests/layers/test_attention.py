@@ -29,6 +29,8 @@ from neonlite.layers import (
     attention,
     check_layer,
 )
+from neonlite.models import Model
+from neonlite.models.gradients import GradientProgram
 from neonlite.optimizers import Adam
 from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
 
@@ -582,12 +584,11 @@ def test_a_summary_counts_parameters_and_memory(cpu):
     x, t = net.make_zero_inputs(), None
     cost.initialize(net)
     t = cost.make_zero_targets()
-    net.allocate()
-    net.allocate_deltas()
+    model = Model(net)
+    model.cost = cost
+    program = GradientProgram(model)
     for _ in range(2):
-        y = net.fprop(x)
-        cost.get_cost(y, t)
-        net.bprop(cost.get_errors(y, t))
+        assert program(x, t, None) is not None
         optimizer.optimize(net.layers_to_optimize, epoch=0)
     have = be.memory()
     assert (summary.memory.tensors, summary.memory.arena, summary.memory.workspaces) == (
