@@ -50,7 +50,7 @@ def test_a_new_process_predicts_and_continues_training_to_the_same_bits(results,
 
 @pytest.mark.long
 def test_every_layer_and_every_network_of_the_zoo_is_among_them():
-    used = {type(x).__name__ for name in NETWORKS for _, x in layers.buffers.walk_layers(create(name).layers)}
+    used = {type(x).__name__ for name in NETWORKS for _, x in layers.summary.walk_layers(create(name).layers)}
     public = {x for x in layers.__all__ if isinstance(cls := getattr(layers, x), type) and issubclass(cls, Layer)}
     assert public - ABSTRACT - set(ELSEWHERE) <= used
     assert {f"zoo.{name}" for name in zoo.MODELS} <= set(NETWORKS)
