@@ -1,8 +1,7 @@
 """Convolution and pooling by oneDNN: NHWC primitives, their per-thread cache, and the reorders around them.
 
-oneDNN is fast in NHWC only. Images (C, D, H, W, N) are reordered once to (N, D, H, W, C), into the layout cache of
-their memory, and results stay in NHWC for the next convolution or pooling; see ``backend/primitives/rows.py``. Arrays
-without a layout cache are reordered in each call.
+oneDNN is fast in NHWC only. A plan keeps images in NHWC, (N, D, H, W, C), between its primitives; see
+``backend/primitives/rows.py``. Other images, (C, D, H, W, N), are reordered in each call.
 
 Pooling works in both layouts, since it treats channels and images independently: an array (C, H, W, N) is passed to
 oneDNN as C images in NHWC with N channels.
