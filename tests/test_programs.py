@@ -724,7 +724,7 @@ REFUSED = {
     "normal": (lambda x, w, be: be.fill_normal(be.empty((2, 1))), TypeError, "random numbers .*Use op-trees: be.rand"),
     "be.compile": (compiled_inside, TypeError, r"got be.compile. Assign in the function: out\[:\] = tree"),
     "optimize": (optimized_by_layers, (TypeError, RuntimeError), r"optimizer.step\(parameters, gradients\)"),
-    "fprop": (fprop_inside, TypeError, "random numbers"),
+    "fprop": (fprop_inside, (TypeError, RuntimeError), r"a layer's fprop. Use layer\(x\)"),
 }
 
 

@@ -196,7 +196,9 @@ def make_step(net: Any, cost: Any, scale_errors: Any) -> Callable[[Any, Any], ob
             outputs = net(x, training=True)
             if cost is None:
                 results = outputs if isinstance(t, list) else [outputs]
-                roots = list(zip(results, t if isinstance(t, list) else [t], strict=True))
+                errors = t if isinstance(t, list) else [t]
+                errors = errors if scale_errors is None else [scale_errors(1 * error) for error in errors]
+                roots = list(zip(results, errors, strict=True))
             else:
                 results, roots = differentiated_outputs(net, cost, outputs, t, scale_errors)
             assign_gradients(net, roots)
