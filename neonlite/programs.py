@@ -350,7 +350,7 @@ class Compiled(NamedTuple):
     arrays: list[Any]  # for each result, the array of ``neonlite.array_api`` that it is like, or None; empty if none is
 
 
-class Jit(Generic[P, R]):
+class Jit(Untracked, Generic[P, R]):
     """A compiled function: what ``jit(f)`` returns. ``f.programs`` lists what was compiled."""
 
     def __init__(self, f: Callable[P, R], static: Sequence[str] = ()) -> None:

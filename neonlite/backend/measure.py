@@ -70,7 +70,7 @@ class Allocation:
     add_record: Callable[[tuple[str, int]], None]
 
     def __del__(self) -> None:
-        if hasattr(self, "add_record"):  # else an error interrupted ``track``
+        if hasattr(self, "release_record"):  # else an error interrupted ``track``
             self.add_record(self.release_record)
 
 
@@ -114,9 +114,9 @@ class MemoryTracker:
     def track(self, nbytes: int, kind: str = "tensors") -> Allocation:
         """Count ``nbytes`` as allocated until the returned object is deleted."""
         allocation = Allocation()  # no constructor, as this runs for every tensor
-        allocation.release_record = kind, -nbytes
+        allocation.add_record = self.add_record
         self.add_record((kind, nbytes))
-        allocation.add_record = self.add_record  # set last: ``__del__`` records a release only if it is set
+        allocation.release_record = kind, -nbytes  # set last: ``__del__`` records a release only if it is set
         if len(self.pending_records) > MAX_PENDING_RECORDS:
             self._apply_records()
         return allocation

@@ -117,7 +117,7 @@ class Layer(WeightOwner):
     can_compute_deltas = True  # False if the inputs have none, such as token ids
     has_formula = True  # whether ``formula`` reads its argument and parameters only, and no buffers of ``fprop``
     gradient_reducer: Any = None  # of a container: sums gradients over several processes, during ``Model.fit``
-    result_attributes = ("tree",)  # attributes that hold results and do not affect the computation
+    result_attributes = ("tree", "random_numbers")  # attributes that hold results and do not affect the computation
     unread_attributes: tuple[str, ...] = (  # attributes that no formula reads: of fprop and bprop
         *("inputs", "outputs", "deltas", "needs_deltas", "batch_size", "can_backprop", "tree", "random_numbers"),
         *("_buffers", "_views"),

@@ -449,7 +449,7 @@ def test_skipped_attributes_are_left_out():
         ("neonlite.layers.linear.Affine", "the type of a defined class, got 'neonlite.layers.linear.Affine'"),
         (
             "__main__.Deconvolution",
-            "the type of a defined class, got '__main__.Deconvolution'. Similar names: neonlite.layers.conv",
+            "the type of a defined class, got '__main__.Deconvolution'. Similar names: neonlite.layers.images.Deconv",
         ),
     ],
 )

@@ -336,8 +336,9 @@ class StepRecurrence(Recurrence):
             later, before = (slice(N, None), slice(None, -N))[:: 1 if first == 0 else -1]
             gemm(dz[:rows, later], y[:, before].T, dW_recur[:rows, :], 1.0, 1.0)
         if rows < dz.shape[0]:  # (T, H, N) -> (T N, H)
-            rh = xp.reshape(xp.permute_dims(saved[:, num_states, ...], (0, 2, 1)), (T * N, self.H))
-            gemm(dz[rows:, :], rh, dW_recur[rows:, :])
+            rh = self.workspace("r h", (T, N, self.H), x)
+            rh[...] = xp.permute_dims(saved[:, num_states, ...], (0, 2, 1))
+            gemm(dz[rows:, :], self.primitives.runtime.reshape(rh, (T * N, self.H)), dW_recur[rows:, :])
         gemm(dz, x.T, dW_input)
         db[...] = xp.sum(dz, axis=1, keepdims=True)
         if dx is not None:

@@ -183,9 +183,14 @@ def test_products_that_cannot_accumulate_in_their_target_have_the_same_values() 
             np.testing.assert_allclose(result, x, 1e-4, 1e-4)
 
 
-@pytest.mark.parametrize(("kind", "products"), [(Recurrent, 1), (LSTM, 1), (GRU, 2)])
-def test_a_step_of_a_recurrent_layer_is_its_products_and_as_many_kernels(kind: Any, products: int) -> None:
-    """A GRU has two products: the reset gate is computed by the first and read by the second."""
+@pytest.mark.parametrize(("kind", "products", "kernels"), [(Recurrent, 1, (1, 2)), (LSTM, 1, (2, 3)), (GRU, 2, (4, 7))])
+def test_a_step_of_a_recurrent_layer_is_its_products_and_few_kernels(
+    kind: Any, products: int, kernels: tuple[int, int]
+) -> None:
+    """A GRU has two products: the reset gate is computed by the first and read by the second.
+
+    Kernels are those of a time step in fprop, and in bprop, which runs fprop again.
+    """
     n, nin, bsz = 16, 12, 8
 
     def ran_through(be: Backend, T: int) -> tuple[list[tuple[int, int]], list[Any]]:
@@ -210,8 +215,8 @@ def test_a_step_of_a_recurrent_layer_is_its_products_and_as_many_kernels(kind: A
 
     short, _ = ran_through(simulated(), 3)
     long, values = ran_through(simulated(), 7)
-    steps = 4 * products
-    assert [(b[0] - a[0], b[1] - a[1]) for a, b in zip(short, long, strict=True)] == [(steps, steps), (steps, steps)]
+    per_pass = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(short, long, strict=True)]
+    assert per_pass == [(4 * kernels[0], 4 * products), (4 * kernels[1], 8 * products)]
     assert long[0][1] == 7 * products + 1  # and one for the inputs of all time steps
     for result, wanted in zip(values, ran_through(Backend(OpByOp()), 7)[1], strict=True):
         np.testing.assert_allclose(result, wanted, 1e-4, 1e-5)
