@@ -19,6 +19,8 @@ from neonlite.backend import concurrency
 from neonlite.backend.runtimes.onednn import bindings
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import GRU, LSTM, Affine, BiLSTM, GeneralizedCost, Recurrent, RecurrentLast, Sequential
+from neonlite.models import Model
+from neonlite.models.gradients import GradientProgram
 from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import Logistic, MeanSquared, Rectlin, Tanh
 
@@ -342,13 +344,13 @@ def trained(be: Backend, kind: str, steps: int) -> tuple[Any, ...]:
     x = net.make_zero_inputs()
     cost.initialize(net)
     t = cost.make_zero_targets()
-    net.allocate()
-    net.allocate_deltas()
+    net.allocate_parameters()
+    model = Model(net)
+    model.cost = cost
+    program = GradientProgram(model)
 
     def step() -> None:
-        y = net.fprop(x)
-        cost.get_cost(y, t)
-        net.bprop(cost.get_errors(y, t))
+        assert program(x, t, None) is not None
         optimizer.optimize(net.layers_to_optimize, epoch=0)
 
     for _ in range(steps):
