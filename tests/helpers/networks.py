@@ -12,6 +12,8 @@ import pytest
 from helpers.reference import numerical_gradient
 from neonlite import Backend
 from neonlite.layers import BranchNode, GeneralizedCost, Layer, ParameterLayer, Sequential, Tree
+from neonlite.models import Model
+from neonlite.models.gradients import GradientProgram
 
 NDArray = np.ndarray[Any, Any]
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -180,3 +182,23 @@ def branching(trunk: list[Any], *branches: list[Any], **more: Any) -> Tree:
 def made_ready(layer: Any, be: Any, N: int) -> Any:
     """Return a layer of three inputs, allocated for N columns, with deltas."""
     return allocate(be, layer, 3, N)
+
+
+def trained_by_program(net: Any, shape: Any, cost: Any, optimizer: Any, steps: int) -> tuple[Any, ...]:
+    """Train a network for some steps, as ``fit`` does; return what training holds, and the function of a step."""
+    net.configure(shape)
+    x = net.make_zero_inputs()
+    cost.initialize(net)
+    t = cost.make_zero_targets()
+    net.allocate_parameters()
+    model = Model(net)
+    model.cost = cost
+    program = GradientProgram(model)
+
+    def step() -> None:
+        assert program(x, t, None) is not None
+        optimizer.optimize(net.layers_to_optimize, epoch=0)
+
+    for _ in range(steps):
+        step()
+    return net, x, t, cost, optimizer, step

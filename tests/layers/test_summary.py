@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.networks import trained_by_program
 from helpers.runtimes import assert_same_memory
 
 from neonlite import cleanup_backend, gen_backend
@@ -36,8 +37,6 @@ from neonlite.layers import (
     SkipNode,
     Tree,
 )
-from neonlite.models import Model
-from neonlite.models.gradients import GradientProgram
 from neonlite.optimizers import Adam, GradientDescentMomentum, RMSProp
 from neonlite.transforms import CrossEntropyMulti, Logistic, MeanSquared, Rectlin, Softmax, Tanh
 
@@ -99,23 +98,7 @@ each = pytest.mark.parametrize("make", NETWORKS, ids=lambda make: make.__name__)
 
 def train(make: Callable[[], Parts], steps: int = 2) -> Any:
     """Create and train a network for some steps; return it with its data."""
-    net, shape, cost, optimizer = make()
-    net.configure(shape)
-    x = net.make_zero_inputs()
-    cost.initialize(net)
-    t = cost.make_zero_targets()
-    net.allocate_parameters()
-    model = Model(net)
-    model.cost = cost
-    program = GradientProgram(model)
-
-    def step() -> None:
-        assert program(x, t, None) is not None
-        optimizer.optimize(net.layers_to_optimize, epoch=0)
-
-    for _ in range(steps):
-        step()
-    return net, x, t, cost, optimizer, step
+    return trained_by_program(*make(), steps)
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------

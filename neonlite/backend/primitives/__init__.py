@@ -247,13 +247,6 @@ def scale_and_add(out: Array, value: Array, beta: float) -> None:
 Slices = tuple[Any, ...]
 
 
-def saved_operand(layer: PoolLayer, i: Array, e: Array, argmax: Array) -> Array:
-    """Return the operand of the backward pass whose layout the gradient has: argmax or the images, else the error."""
-    if layer.op == "max":
-        return argmax
-    return e if i is None else i
-
-
 class PoolingPrimitives(MatmulPrimitives):
     """Pooling and local response normalization of contiguous arrays (C, D, H, W, N)."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.allocations import buffers
+from helpers.networks import trained_by_program
 from helpers.recurrent_textbook import compare
 
 from neonlite import Backend, cleanup_backend, gen_backend
@@ -19,8 +20,6 @@ from neonlite.backend import concurrency
 from neonlite.backend.runtimes.onednn import bindings
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import GRU, LSTM, Affine, BiLSTM, GeneralizedCost, Recurrent, RecurrentLast, Sequential
-from neonlite.models import Model
-from neonlite.models.gradients import GradientProgram
 from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import Logistic, MeanSquared, Rectlin, Tanh
 
@@ -340,22 +339,7 @@ def network(be: Backend, kind: str) -> tuple[Any, Any, Any]:
 def trained(be: Backend, kind: str, steps: int) -> tuple[Any, ...]:
     """Return what a training holds after some steps, and the step."""
     net, cost, optimizer = network(be, kind)
-    net.configure((F, T))
-    x = net.make_zero_inputs()
-    cost.initialize(net)
-    t = cost.make_zero_targets()
-    net.allocate_parameters()
-    model = Model(net)
-    model.cost = cost
-    program = GradientProgram(model)
-
-    def step() -> None:
-        assert program(x, t, None) is not None
-        optimizer.optimize(net.layers_to_optimize, epoch=0)
-
-    for _ in range(steps):
-        step()
-    return net, x, t, cost, optimizer, step
+    return trained_by_program(net, (F, T), cost, optimizer, steps)
 
 
 @every_kind
