@@ -33,7 +33,6 @@ demo: .venv/viz  ## train a network on handwritten digits; writes digits.neon an
 test: $(TESTED)  ## format, lint, types, tests, doctests and notebooks; FILES=tests/layers: only these tests
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/mypy
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(FILES)
 
 test-quick: $(TESTED)  ## one variant of each test that is quick; not of benchmarks, and of several processes
