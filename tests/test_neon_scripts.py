@@ -261,9 +261,10 @@ def test_books_have_neons_arguments(tmp_path):
 
 
 def test_the_logger_displays_messages():
-    with TestCase().assertLogs("neonlite", logging.CRITICAL - 1) as log:
+    with TestCase().assertNoLogs("neonlite", logging.CRITICAL - 1):
         logger.error("hidden")
-    logger.display("cost %.1f", 0.5)
+    with TestCase().assertLogs("neonlite", "WARNING") as log:
+        logger.display("cost %.1f", 0.5)
     assert [(record.levelname, record.getMessage()) for record in log.records] == [("DISPLAY", "cost 0.5")]
 
 
