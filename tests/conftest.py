@@ -83,8 +83,9 @@ armed_at = -math.inf
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """End the process, and print all its threads, if a test takes ten minutes."""
+    """Close the backend of the last test; end the process, and print all its threads, if a test takes ten minutes."""
     global armed_at
+    cleanup_backend()
     if time.monotonic() - armed_at > REARM_SECONDS:
         stderr = item.config.stash[fault_handler_stderr_fd_key]
         faulthandler.dump_traceback_later(MAX_TEST_SECONDS, exit=True, file=stderr)
@@ -103,19 +104,16 @@ def pytest_report_header() -> list[str]:
 @pytest.fixture(params=RUNTIMES)
 def be(request: pytest.FixtureRequest) -> Iterator[Backend]:
     yield new_backend(request.param)
-    cleanup_backend()
 
 
 @pytest.fixture(params=RUNTIMES)
 def be64(request: pytest.FixtureRequest) -> Iterator[Backend]:
     yield new_backend(request.param, datatype=np.float64)
-    cleanup_backend()
 
 
 @pytest.fixture
 def cpu() -> Iterator[Backend]:
     yield new_backend("cpu")
-    cleanup_backend()
 
 
 @pytest.fixture
