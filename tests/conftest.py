@@ -102,18 +102,18 @@ def pytest_report_header() -> list[str]:
 
 
 @pytest.fixture(params=RUNTIMES)
-def be(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    yield new_backend(request.param)
+def be(request: pytest.FixtureRequest) -> Backend:
+    return new_backend(request.param)
 
 
 @pytest.fixture(params=RUNTIMES)
-def be64(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    yield new_backend(request.param, datatype=np.float64)
+def be64(request: pytest.FixtureRequest) -> Backend:
+    return new_backend(request.param, datatype=np.float64)
 
 
 @pytest.fixture
-def cpu() -> Iterator[Backend]:
-    yield new_backend("cpu")
+def cpu() -> Backend:
+    return new_backend("cpu")
 
 
 @pytest.fixture
