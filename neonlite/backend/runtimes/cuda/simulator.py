@@ -36,6 +36,7 @@ SIMULATOR_HEADER, SIMULATOR_SOURCE = (
 )
 # Rounding and integer overflow are those of a GPU.
 COMPILER_OPTIONS = ["-O1", "-std=c++17", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-w", "-fPIC"]
+COMPILER_OPTIONS += ["-fno-exceptions"]  # which need a library
 
 
 class SimulatedGPU(CudaRuntime, NumPyRuntime):
