@@ -27,7 +27,8 @@ from neonlite.ops import OPS
 
 pytest.register_assert_rewrite("helpers")
 
-from helpers.runtimes import ABSENT, RUNTIMES, new_backend  # noqa: E402 (after register_assert_rewrite)
+from helpers.parametrize import SEED, VARIANTS  # noqa: E402 (after register_assert_rewrite)
+from helpers.runtimes import ABSENT, RUNTIMES, new_backend  # noqa: E402
 
 os.environ["NEONLITE_WAIT"] = "1"  # errors of a GPU are raised immediately, as elsewhere
 
@@ -48,8 +49,6 @@ settings.register_profile("random", settings.get_profile("fixed"), derandomize=F
 settings.load_profile("fixed")
 
 
-SEED = os.environ.get("NEONLITE_TEST_SEED", "0")
-VARIANTS = os.environ.get("NEONLITE_TEST_VARIANTS", "sample")
 if VARIANTS not in ("all", "sample", "one"):
     raise pytest.UsageError(f"NEONLITE_TEST_VARIANTS: expected all, sample or one, got {VARIANTS!r}")
 OTHER_RUNTIMES = {*RUNTIMES, "simulated"} - {"cpu"}
