@@ -27,7 +27,8 @@ from neonlite.ops import OPS
 
 pytest.register_assert_rewrite("helpers")
 
-from helpers.runtimes import ABSENT, RUNTIMES, new_backend  # noqa: E402 (after register_assert_rewrite)
+from helpers.parametrize import SEED, VARIANTS  # noqa: E402 (after register_assert_rewrite)
+from helpers.runtimes import ABSENT, RUNTIMES, new_backend  # noqa: E402
 
 os.environ["NEONLITE_WAIT"] = "1"  # errors of a GPU are raised immediately, as elsewhere
 
@@ -48,8 +49,6 @@ settings.register_profile("random", settings.get_profile("fixed"), derandomize=F
 settings.load_profile("fixed")
 
 
-SEED = os.environ.get("NEONLITE_TEST_SEED", "0")
-VARIANTS = os.environ.get("NEONLITE_TEST_VARIANTS", "sample")
 if VARIANTS not in ("all", "sample", "one"):
     raise pytest.UsageError(f"NEONLITE_TEST_VARIANTS: expected all, sample or one, got {VARIANTS!r}")
 OTHER_RUNTIMES = {*RUNTIMES, "simulated"} - {"cpu"}
@@ -92,8 +91,9 @@ armed_at = -math.inf
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """End the process, and print all its threads, if a test takes ten minutes."""
+    """Close the backend of the last test; end the process, and print all its threads, if a test takes ten minutes."""
     global armed_at
+    cleanup_backend()
     if time.monotonic() - armed_at > REARM_SECONDS:
         stderr = item.config.stash[fault_handler_stderr_fd_key]
         faulthandler.dump_traceback_later(MAX_TEST_SECONDS, exit=True, file=stderr)
@@ -110,21 +110,18 @@ def pytest_report_header() -> list[str]:
 
 
 @pytest.fixture(params=RUNTIMES)
-def be(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    yield new_backend(request.param)
-    cleanup_backend()
+def be(request: pytest.FixtureRequest) -> Backend:
+    return new_backend(request.param)
 
 
 @pytest.fixture(params=RUNTIMES)
-def be64(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    yield new_backend(request.param, datatype=np.float64)
-    cleanup_backend()
+def be64(request: pytest.FixtureRequest) -> Backend:
+    return new_backend(request.param, datatype=np.float64)
 
 
 @pytest.fixture
-def cpu() -> Iterator[Backend]:
-    yield new_backend("cpu")
-    cleanup_backend()
+def cpu() -> Backend:
+    return new_backend("cpu")
 
 
 @pytest.fixture
