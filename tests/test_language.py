@@ -160,7 +160,7 @@ NAMES = {
     "written_images": "write_chwn",
 }
 
-SUFFIXES = {".py", ".pyi", ".cuh", ".h", ".md", ".ipynb", ".toml"}
+SUFFIXES = {".py", ".pyi", ".cuh", ".h", ".cpp", ".md", ".ipynb", ".toml"}
 FOLDERS = ["neonlite", "docs", "notebooks", "examples", "tests", "benchmarks"]
 FILES = [
     path

@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from typing import Any
+import os
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import pytest
+
+SEED = os.environ.get("NEONLITE_TEST_SEED", "0")
+VARIANTS = os.environ.get("NEONLITE_TEST_VARIANTS", "sample")
+NUM_PARTS = 3
+
+T = TypeVar("T")
+
+
+def part(trials: Sequence[T], key: str, n: int) -> Sequence[T]:
+    """Return the trials of a test, in random order: one of NUM_PARTS parts, or all with NEONLITE_TEST_VARIANTS=all.
+
+    Tests that differ in one parameter, such as the dtype, pass one key, which seeds the order, and successive numbers
+    n: together they run all trials.
+    """
+    if VARIANTS == "all":
+        return trials
+    return random.Random(SEED + key).sample(trials, len(trials))[n % NUM_PARTS :: NUM_PARTS] or trials
+
 
 # Numbers of nodes of a deep tree; recursion fails at 1,000.
 DEEP = [10_000, pytest.param(40_000, marks=pytest.mark.slow)]

@@ -1,7 +1,8 @@
 """Simulated GPU: compile CUDA kernels with a C++ compiler and run them on the CPU, for tests and teaching.
 
-``simulator.h`` implements blocks, threads, shared memory and barriers; GPU memory is NumPy arrays. Compiled kernels are
-cached in the user's cache folder (``NEONLITE_CACHE``, else ``$XDG_CACHE_HOME/neonlite``, else ``~/.cache/neonlite``).
+``simulator.h`` and ``simulator.cpp`` implement blocks, threads, shared memory and barriers; GPU memory is NumPy arrays.
+Compiled kernels are cached in the user's cache folder (``NEONLITE_CACHE``, else ``$XDG_CACHE_HOME/neonlite``, else
+``~/.cache/neonlite``).
 Kernels run, and fail, as on a GPU, but about a thousand times as slowly.
 """
 
@@ -30,10 +31,12 @@ from neonlite.backend.runtimes.cuda.row_reduction import MAX_BLOCK_THREADS
 from neonlite.backend.runtimes.numpy import NumPyRuntime
 from neonlite.typing import NativeArray, NumPyArray
 
-SIMULATOR_HEADER = Path(__file__).with_name("simulator.h").read_text(encoding="utf-8")
-# C headers compile in half the time of C++ headers. Rounding and integer overflow are those of a GPU.
-COMPILER_OPTIONS = ["-O1", "-std=c++17", "-nostdinc++", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-w"]
-COMPILER_OPTIONS += ["-fPIC", "-shared"]
+SIMULATOR_HEADER, SIMULATOR_SOURCE = (
+    Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("simulator.h", "simulator.cpp")
+)
+# Rounding and integer overflow are those of a GPU.
+COMPILER_OPTIONS = ["-O1", "-std=c++17", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-w", "-fPIC"]
+COMPILER_OPTIONS += ["-fno-exceptions"]  # which need a library
 
 
 class SimulatedGPU(CudaRuntime, NumPyRuntime):
@@ -202,6 +205,7 @@ def wrap_kernel(source: str) -> str:
     preamble = PREAMBLE if source.startswith(PREAMBLE) else ""
     uses_barriers = str("__syncthreads" in source).lower()
     return f"""{SIMULATOR_HEADER}
+namespace cuda {{
 {preamble}
 #line 1 "kernel.cu"
 {source.removeprefix(preamble)}
@@ -221,34 +225,52 @@ def compile_library(source: str, excerpt: str) -> Any:
 
     CompileError contains the compiler's log and ``excerpt``.
     """
+    key = hash_options(SIMULATOR_SOURCE, source)
+    path = libraries.cache_folder() / f"{key}.so"
+    if libraries.read_binary(path) is None:
+        common = SIMULATOR_HEADER + SIMULATOR_SOURCE
+        object_file = libraries.cache_folder() / f"{hash_options(common)}.o"
+        if libraries.read_binary(object_file) is None:
+            compile_file(common, object_file, ["-c"], excerpt="")
+        # without the libraries of C++, which kernels do not use, linking takes half the time
+        compile_file(source, path, ["-shared", "-nostdlib", str(object_file), "-lm"], excerpt)
+    return ctypes.CDLL(str(path))
+
+
+def hash_options(*sources: str) -> str:
+    """Return a hash of sources, the compiler and its options."""
+    return hashlib.sha256(" ".join([find_compiler(), *COMPILER_OPTIONS, *sources]).encode()).hexdigest()[:32]
+
+
+def find_compiler() -> str:
+    """Return the command of the C++ compiler."""
+    return os.environ.get("CXX", "g++")
+
+
+def compile_file(source: str, path: Path, options: Sequence[str], excerpt: str) -> None:
+    """Compile a C++ source into a file of the cache folder."""
     import subprocess
     import tempfile
 
-    compiler = os.environ.get("CXX", "g++")
-    key = hashlib.sha256(" ".join([compiler, *COMPILER_OPTIONS, source]).encode()).hexdigest()[:32]
-    path = libraries.cache_folder() / f"{key}.so"
-    if libraries.read_binary(path) is None:
+    try:
+        folder = tempfile.TemporaryDirectory(dir=libraries.create_folder())
+    except OSError as error:
+        raise RuntimeError(
+            f"simulator: cannot write to the cache folder {path.parent}: {error}. Set NEONLITE_CACHE to another folder"
+        ) from error
+    compiler = find_compiler()
+    with folder:
+        code, binary = Path(folder.name, "kernel.cpp"), Path(folder.name, "kernel")
+        code.write_text(source, encoding="utf-8")
         try:
-            folder = tempfile.TemporaryDirectory(dir=libraries.create_folder())
-        except OSError as error:
-            raise RuntimeError(
-                f"simulator: cannot write to the cache folder {path.parent}: {error}. Set NEONLITE_CACHE to another "
-                "folder"
-            ) from error
-        with folder:
-            code, library = Path(folder.name, "kernel.cpp"), Path(folder.name, "kernel.so")
-            code.write_text(source, encoding="utf-8")
-            try:
-                process = subprocess.run(
-                    [compiler, *COMPILER_OPTIONS, str(code), "-o", str(library)],
-                    capture_output=True,
-                    encoding="utf-8",
-                    errors="replace",
-                )
-            except FileNotFoundError as error:
-                raise RuntimeError(f"simulator: expected a C++ compiler, {compiler} was not found. Set CXX") from error
-            if process.returncode:
-                raise CompileError(f"{compiler} cannot compile a kernel:\n{process.stderr}{excerpt}")
-
-            libraries.write_binary(path, library.read_bytes())
-    return ctypes.CDLL(str(path))
+            process = subprocess.run(
+                [compiler, *COMPILER_OPTIONS, str(code), "-o", str(binary), *options],
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except FileNotFoundError as error:
+            raise RuntimeError(f"simulator: expected a C++ compiler, {compiler} was not found. Set CXX") from error
+        if process.returncode:
+            raise CompileError(f"{compiler} cannot compile a kernel:\n{process.stderr}{excerpt}")
+        libraries.write_binary(path, binary.read_bytes())

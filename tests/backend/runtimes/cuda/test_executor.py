@@ -237,7 +237,7 @@ def test_indices_have_64_bits_where_there_are_more_than_2_to_the_31_elements() -
 
 @pytest.mark.long
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.slow), 0.2])
+@pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.slow), 0.1])
 def test_nvidias_compiler_compiles_every_kernel_without_spills(architecture: str, share: float) -> None:
     if nvrtc.library() is None:
         pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
