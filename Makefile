@@ -10,8 +10,9 @@ WORKERS ?= 2
 test test-quick test-slow: export OMP_NUM_THREADS ?= 1
 # Without compiled files, each of the processes that the tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
-# The seed of Hypothesis in test-slow; to repeat a run: make test-slow SEED=1795435200.
+# The seed of Hypothesis and of the sample of tests in test-slow; to repeat a run: make test-slow SEED=1795435200.
 SEED ?= $(shell date +%s)
+test-slow: export NEONLITE_TEST_SEED ?= $(SEED)
 TESTED := .venv/$(shell echo $(TEST_GROUPS) | tr ' ' +)
 BIN := .venv/bin
 
@@ -32,7 +33,6 @@ demo: .venv/viz  ## train a network on handwritten digits; writes digits.neon an
 test: $(TESTED)  ## format, lint, types, tests, doctests and notebooks; FILES=tests/layers: only these tests
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/mypy
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(FILES)
 
 test-quick: $(TESTED)  ## one variant of each test that is quick; not of benchmarks, and of several processes

@@ -449,8 +449,9 @@ class GradientCache:
         # references, so that no new node gets an id that is in known_values
         self.known_nodes = [node for node in values if node is not op_tree]
         *self.nodes, root = nodes_of(op_tree)  # without the root
-        # also those that the formula of an opened op does not use
-        operands = [*(op_tree.leaves or {}).values(), *(x for _, xs in (*self.nodes, root) for x in xs)]
+        of_nodes = (x for _, xs in (*self.nodes, root) for x in xs)
+        # the leaves of a tree are also those that the formula of an opened op does not use
+        operands = of_nodes if op_tree.leaves is None else op_tree.leaves.values()
         self.leaves = {id(x): x for x in operands if isinstance(x, Tensor)}
         self.leaves_of_root: dict[int, list[Tensor]] = {}
         for leaf in self.leaves.values():

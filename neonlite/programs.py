@@ -278,7 +278,7 @@ class Program(Untracked):
         written = trace.assignments()
         self.targets = [t for t, _ in written]
         self.changes_state = bool(self.targets or self.steps)  # whether a run changes more than its results
-        values: list[Any] = [value for _, value in written]
+        values: list[Any] = []  # results first: random numbers are drawn in their order, as in a forward pass
         self.results: list[Any] = []  # the number of an output, or (argument's number,), or an object itself
         self.outputs: list[Info] = []
         numbers = {id(x): k for k, x in enumerate(arguments)}
@@ -292,9 +292,10 @@ class Program(Untracked):
             else:
                 self.results.append(("object", x))
         self.arrays, self.assignment = [t.storage for t in self.targets], None
+        values += [value for _, value in written]
         if not values:
             return
-        targets = [*self.targets, *(Tensor(None, info) for info in self.outputs)]
+        targets = [*(Tensor(None, info) for info in self.outputs), *self.targets]
         self.assignment = CompiledAssignment(be, targets, values)
         self.places = [(i, numbers[id(x)]) for i, x in enumerate(self.assignment.operands) if id(x) in numbers]
         self.values = self.assignment.operand_values
@@ -312,10 +313,8 @@ class Program(Untracked):
             check_open(be)
         for step in self.steps:
             step.count()
-        outputs, arrays = [], self.arrays.copy()
-        for info in self.outputs:
-            outputs.append(new_tensor(be, be.xp.empty, info))
-            arrays.append(outputs[-1].storage)
+        outputs = [new_tensor(be, be.xp.empty, info) for info in self.outputs]
+        arrays = [*(x.storage for x in outputs), *self.arrays]
         if self.assignment is not None:
             values = self.values.copy()
             for i, k in self.places:
@@ -324,7 +323,7 @@ class Program(Untracked):
                     x = x.copy()
                 values[i] = x.storage
             begin_last_write(self)
-            self.assignment.run([*self.targets, *outputs], arrays, values)
+            self.assignment.run([*outputs, *self.targets], arrays, values)
         for step in self.steps:
             step.finish()
         results = []

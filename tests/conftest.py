@@ -52,7 +52,12 @@ settings.load_profile("fixed")
 if VARIANTS not in ("all", "sample", "one"):
     raise pytest.UsageError(f"NEONLITE_TEST_VARIANTS: expected all, sample or one, got {VARIANTS!r}")
 OTHER_RUNTIMES = {*RUNTIMES, "simulated"} - {"cpu"}
-SAMPLED = 6  # the sample has one in so many tests of a function on the runtimes other than cpu
+SAMPLED = 6  # the sample has one in so many tests of a function on the runtimes other than cpu, and of its slow ones
+MIN_SLOW = 4  # of the slow tests of a function, the sample has at least so many
+
+
+def is_slow(call: Any) -> bool:
+    return any(mark.name == "slow" for mark in call.marks)
 
 
 @pytest.hookimpl(trylast=True)
@@ -60,20 +65,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the tests of a function by NEONLITE_TEST_SEED, before they are created: all, one, or a sample.
 
     Most tests on runtimes other than cpu run the same code above them on each runtime. Tests of a runtime itself, those
-    in tests/backend/runtimes, are all in the sample.
+    in tests/backend/runtimes, are all in the sample, except slow ones.
     """
     calls, rng = metafunc._calls, random.Random(SEED + metafunc.definition.nodeid)
     if VARIANTS == "one" and calls:
-        calls[:] = [
-            rng.choice([call for call in calls if not any(mark.name == "slow" for mark in call.marks)] or calls)
-        ]
-    elif VARIANTS == "sample" and "runtimes" not in metafunc.definition.path.parts:
-        others = [
-            i for i, call in enumerate(calls) if OTHER_RUNTIMES & {x for x in call.params.values() if type(x) is str}
-        ]
-        num_kept = max(int(len(others) / SAMPLED + rng.random()), len(calls) == len(others) > 0)
-        for i in sorted(rng.sample(others, len(others) - num_kept), reverse=True):
-            del calls[i]
+        calls[:] = [rng.choice([call for call in calls if not is_slow(call)] or calls)]
+    elif VARIANTS == "sample":
+        if "runtimes" not in metafunc.definition.path.parts:
+            others = [call for call in calls if OTHER_RUNTIMES & {x for x in call.params.values() if type(x) is str}]
+            keep_some(calls, others, int(len(calls) == len(others) > 0), rng)
+        slow = calls if metafunc.definition.get_closest_marker("slow") else filter(is_slow, calls)
+        keep_some(calls, [*slow], MIN_SLOW, rng)
+
+
+def keep_some(calls: list[Any], some: list[Any], at_least: int, rng: random.Random) -> None:
+    """Remove some calls of a test function except one in SAMPLED of them."""
+    num_kept = min(max(int(len(some) / SAMPLED + rng.random()), at_least), len(some))
+    removed = {id(call) for call in rng.sample(some, len(some) - num_kept)}
+    calls[:] = [call for call in calls if id(call) not in removed]
 
 
 # pytest's option faulthandler_timeout starts and joins a thread for each test, which takes 3 ms on a busy machine
@@ -82,8 +91,9 @@ armed_at = -math.inf
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """End the process, and print all its threads, if a test takes ten minutes."""
+    """Close the backend of the last test; end the process, and print all its threads, if a test takes ten minutes."""
     global armed_at
+    cleanup_backend()
     if time.monotonic() - armed_at > REARM_SECONDS:
         stderr = item.config.stash[fault_handler_stderr_fd_key]
         faulthandler.dump_traceback_later(MAX_TEST_SECONDS, exit=True, file=stderr)
@@ -100,21 +110,18 @@ def pytest_report_header() -> list[str]:
 
 
 @pytest.fixture(params=RUNTIMES)
-def be(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    yield new_backend(request.param)
-    cleanup_backend()
+def be(request: pytest.FixtureRequest) -> Backend:
+    return new_backend(request.param)
 
 
 @pytest.fixture(params=RUNTIMES)
-def be64(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    yield new_backend(request.param, datatype=np.float64)
-    cleanup_backend()
+def be64(request: pytest.FixtureRequest) -> Backend:
+    return new_backend(request.param, datatype=np.float64)
 
 
 @pytest.fixture
-def cpu() -> Iterator[Backend]:
-    yield new_backend("cpu")
-    cleanup_backend()
+def cpu() -> Backend:
+    return new_backend("cpu")
 
 
 @pytest.fixture

@@ -730,4 +730,4 @@ def test_a_tree_of_many_operands_takes_time_proportional_to_their_number(cpu: Ba
         return calls_of(lambda: MANY[name](cpu, xs))
 
     calls(20)
-    assert calls(1600) < 5 * calls(400)
+    assert calls(800) < 5 * calls(200)

@@ -10,6 +10,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -110,9 +111,15 @@ def of_longest_prefix(numbers: dict[str, int], module: str) -> int:
 IMPORT_FUNCTIONS = ("import_module", "__import__")
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Return all nodes of the syntax tree of a file, the module first."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imports(path: Path, module: str) -> Iterator[tuple[str, bool]]:
     """Yield every module that a file imports, also inside functions, and whether only type checkers import it."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+    nodes = nodes_of(path)
     blocks = [n for n in nodes if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
     typed = {id(n) for block in blocks for statement in block.body for n in ast.walk(statement)}
     for node in nodes:
@@ -346,11 +353,14 @@ MAY_WRITE = {
 def calls_that_write(module: str) -> list[str]:
     """Return the calls of a module that write files."""
     found = []
-    for call in (node for node in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(node, ast.Call)):
+    for call in (node for node in nodes_of(MODULES[module]) if isinstance(node, ast.Call)):
+        last = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if last not in {"open", "File", "replace", *WRITES}:
+            continue
         name = ast.unparse(call.func)
         modes = [str(x.value) for x in (*call.args, *(k.value for k in call.keywords)) if isinstance(x, ast.Constant)]
-        opens = name.split(".")[-1] in ("open", "File") and {"w", "a", "x", "+"} & set("".join(modes[-1:]))
-        if opens or name == "os.replace" or name.split(".")[-1] in WRITES:
+        opens = last in ("open", "File") and {"w", "a", "x", "+"} & set("".join(modes[-1:]))
+        if opens or name == "os.replace" or last in WRITES:
             found.append(f"{name}, line {call.lineno}")
     return found
 
@@ -486,7 +496,8 @@ def test_the_functions_that_the_documentation_names_are_in_the_files_that_it_nam
 
 @pytest.mark.long
 def test_test_modules_do_not_import_each_other():
-    for path in TESTS.rglob("*.py"):
+    may_import = re.compile(r"^ *(?:import|from) .*(?:conftest|test_)|^from \.|import_module|__import__", re.MULTILINE)
+    for path in (path for path in TESTS.rglob("*.py") if may_import.search(path.read_text())):
         modules = {name.split(".")[0] for name, _ in imports(path, path.stem)}
         shared = sorted(name for name in modules if name == "conftest" or name.startswith("test_"))
         assert not shared, f"{path.name} imports {shared}: what test modules share belongs in tests/helpers/"
@@ -499,15 +510,21 @@ CROSS_CUTTING = "docstrings errors examples guide house language mistakes neon_s
 def modules_tested_by(path: Path) -> set[Path]:
     """Return the modules that a test file names: by its path, or as ``neonlite/x/y.py`` in its docstring."""
     folder, stem = path.parent.relative_to(TESTS), path.stem.removeprefix("test_")
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-    modules = {PACKAGE / name for name in re.findall(r"\bneonlite/([\w/]+\.py)", docstring)}
+    docstring = re.match(r'"""(.*?)"""|', path.read_text(), re.DOTALL)
+    modules = {PACKAGE / name for name in re.findall(r"\bneonlite/([\w/]+\.py)", docstring[1] or "")}
+    named = modules_by_folder()[PACKAGE / folder]
+    return modules | {module for name, module in named if f"{stem}_".startswith(f"{name}_")}
+
+
+@cache
+def modules_by_folder() -> dict[Path, list[tuple[str, Path]]]:
+    """Return the names and files of the modules in each folder; a package is in its own and in the one above."""
+    found = defaultdict(list)
     for module in FILES:
-        name, parents = module.stem, {module.parent}
-        if name == "__init__":
-            name, parents = module.parent.name, {module.parent, module.parent.parent}
-        if PACKAGE / folder in parents and f"{stem}_".startswith(f"{name}_"):
-            modules.add(module)
-    return modules
+        if module.name == "__init__.py":
+            found[module.parent.parent].append((module.parent.name, module))
+        found[module.parent].append((module.parent.name if module.name == "__init__.py" else module.stem, module))
+    return found
 
 
 def test_the_tests_of_a_module_are_found_by_its_path():
@@ -519,7 +536,7 @@ def test_the_tests_of_a_module_are_found_by_its_path():
     named = set().union(*tested.values())
     assert sorted(named - set(FILES)) == []
     definitions = (ast.FunctionDef, ast.ClassDef)
-    with_code = {path for path in FILES if any(isinstance(n, definitions) for n in ast.parse(path.read_text()).body)}
+    with_code = {path for path in FILES if any(isinstance(n, definitions) for n in nodes_of(path)[0].body)}
     assert sorted(with_code - named) == []
 
 
@@ -529,7 +546,7 @@ def test_the_tests_of_a_module_are_found_by_its_path():
 @pytest.mark.parametrize("name", BUILTIN_RUNTIMES)
 def test_a_runtime_takes_at_most_twenty_statements(name):
     module, cls, _ = BUILTIN_RUNTIMES[name]
-    (found,) = [n for n in ast.walk(ast.parse(MODULES[module].read_text())) if getattr(n, "name", "") == cls]
+    (found,) = [n for n in nodes_of(MODULES[module]) if getattr(n, "name", "") == cls]
     statements = [n for n in ast.walk(found) if isinstance(n, ast.stmt) and not isinstance(n, ast.FunctionDef)]
     words = [n for n in statements if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
     assert 3 < len(statements) - len(words) - 1 <= 20

@@ -239,8 +239,8 @@ class Own(optimizers.Optimizer):
 
 
 @pytest.fixture
-def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return the names that the code of the user can use."""
+def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> dict[str, Any]:
+    """Return the names that the code of the user can use; a network is trained only if the code has its name."""
     monkeypatch.chdir(tmp_path)
     be = nl.gen_backend("cpu", rng_seed=0, batch_size=20)
     rng = np.random.default_rng(0)
@@ -273,17 +273,20 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     )
     s.softmax = softmax()
     s.model = nl.Model([hidden(batch_norm=True), softmax()])
-    s.trained = fitted(nl.Model([hidden(), layers.Affine(3, activation="softmax")]), X, y)
-    s.regression = fitted(nl.Model([layers.Affine(1)]), X, X[:, 0])
-    s.table = fitted(nl.Model([softmax()]), {"a": X[:, 0], "color": ["red", "blue"] * 30}, y)
-    s.sequences = fitted(rnn(), rng.normal(size=(60, 4, 7)), y, layout="NFT")
-    s.conv_model = fitted(conv(), images, y)
-    s.conv_floats = fitted(conv(), images / 255, y)
     s.rows = data.ArrayIterator(X, index, nclass=3)
     s.unscaled = data.ArrayIterator(images, index, nclass=3)
     s.tokens = data.ArrayIterator(images[:, 0, 0], index, nclass=3, lshape=(1, 8))
-    s.scaled = nl.Model([softmax()])
-    s.scaled.fit(data.ArrayIterator(images, index, nclass=3, scale=1 / 255), "cross_entropy", optimizers.Adam(), 1)
+    scaled = data.ArrayIterator(images, index, nclass=3, scale=1 / 255)
+    networks = {
+        "trained": lambda: fitted(nl.Model([hidden(), layers.Affine(3, activation="softmax")]), X, y),
+        "regression": lambda: fitted(nl.Model([layers.Affine(1)]), X, X[:, 0]),
+        "table": lambda: fitted(nl.Model([softmax()]), {"a": X[:, 0], "color": ["red", "blue"] * 30}, y),
+        "sequences": lambda: fitted(rnn(), rng.normal(size=(60, 4, 7)), y, layout="NFT"),
+        "conv_model": lambda: fitted(conv(), images, y),
+        "conv_floats": lambda: fitted(conv(), images / 255, y),
+        "scaled": lambda: fitted(nl.Model([softmax()]), scaled, "cross_entropy", optimizers.Adam()),
+    }
+    vars(s).update({name: train() for name, train in networks.items() if name in code})
     modules = (callbacks, data, initializers, layers, models, optimizers, transforms)
     public = {name: getattr(module, name) for module in modules for name in module.__all__}
     own = {"nl": nl, "np": np, "layers": layers, "transforms": transforms}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from typing import Any
+from unittest import TestCase
 
 import numpy as np
 import pytest
@@ -99,7 +100,7 @@ def test_a_multilayer_perceptron(tmp_path, rounding):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_a_convolutional_network_with_two_optimizers(dtype, caplog):
+def test_a_convolutional_network_with_two_optimizers(dtype):
     args = parse("-d", dtype, gen_be=False)
     be = gen_backend(backend=args.backend, datatype=args.datatype, batch_size=args.batch_size, rng_seed=args.rng_seed)
     assert be.default_dtype == args.datatype
@@ -122,9 +123,9 @@ def test_a_convolutional_network_with_two_optimizers(dtype, caplog):
     model.fit(train, optimizer=opt, num_epochs=6, cost=cost, callbacks=callbacks)
     assert f"{model.eval(test, metric=Accuracy()):.2f}" > "0.70"
     stats = Benchmark(model).time(train, niterations=3)
-    with caplog.at_level(logging.INFO, logger="neonlite"):
+    with TestCase().assertLogs("neonlite", "INFO") as log:
         Benchmark.print_stats(stats, output=logging.getLogger("neonlite"), nskip=1)
-    assert "fprop" in caplog.text
+    assert "fprop" in log.output[0]
 
 
 def test_a_classifier_of_mnist_files(tmp_path):
@@ -259,11 +260,12 @@ def test_books_have_neons_arguments(tmp_path):
     assert {*HutterPrize(5, tmp_path).data_dict} == {"train", "valid", "test"}
 
 
-def test_the_logger_displays_messages(caplog):
-    with caplog.at_level(logging.CRITICAL - 1, logger="neonlite"):
+def test_the_logger_displays_messages():
+    with TestCase().assertNoLogs("neonlite", logging.CRITICAL - 1):
         logger.error("hidden")
-    logger.display("cost %.1f", 0.5)
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [("DISPLAY", "cost 0.5")]
+    with TestCase().assertLogs("neonlite", "WARNING") as log:
+        logger.display("cost %.1f", 0.5)
+    assert [(record.levelname, record.getMessage()) for record in log.records] == [("DISPLAY", "cost 0.5")]
 
 
 @pytest.mark.parametrize(

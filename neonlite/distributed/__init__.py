@@ -72,7 +72,8 @@ FORWARDED_SIGNALS = [number for number in (signal.SIGINT, signal.SIGTERM, SIGHUP
 # mpiexec of MPICH does not see the end of a rank for which others wait to be connected or to end, and these would wait
 # forever: PMI's message "abort" ends them.
 RANK_SHELL = (
-    'f= c= e=; trap f=x INT TERM; trap c=+ USR1; trap e=- USR2; NEONLITE_SHELL=$$ "$@"; s=$?; '
+    "f= c= e=; trap f=x INT TERM; trap c=+ USR1; trap e=- USR2; "
+    'if [ "$f" ]; then s=130; else NEONLITE_SHELL=$$ "$@"; s=$?; fi; '
     'abort() { [ -z "$PMI_FD" ] || "$0" -I -S -c "import time; time.sleep($1); '
     "print('cmd=abort exitcode=$((s ? s : 1))', file=open($PMI_FD, 'w'))\" </dev/null >/dev/null 2>&1; }; "
     'if [ -z "$c" ] && [ "$f$s" != 0 ]; then abort 2 & fi; '
@@ -81,7 +82,11 @@ RANK_SHELL = (
     "abort 0; [ $s = 0 ] && s=1 ;; esac; exit $s"
 )
 
-RUN_CALL = "import sys; from neonlite.distributed import run_call; run_call(sys.argv[1], int(sys.argv[2]))"
+# Ctrl-C waits until a rank is connected: imports would swallow some KeyboardInterrupts, and the rank would run on.
+RUN_CALL = (
+    "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]); "
+    "from neonlite.distributed import run_call; run_call(sys.argv[1], int(sys.argv[2]))"
+)
 HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]+)?")  # with the number of processes
 UCX_TRANSPORTS = "self,sm"  # of one host: shared memory; UCX listens on all network interfaces otherwise
 
@@ -403,6 +408,7 @@ def run_call(folder: str, n: int) -> None:
     files = Path(folder)
     kind: type[Exception] = RuntimeError
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         if size != n:
             raise RuntimeError(f"expected {n} processes, got {size}: mpiexec and mpi4py are of different MPI libraries")
         fn, args, kwargs = pickle.loads((files / "call").read_bytes())

@@ -25,6 +25,9 @@ START = 0  # the first byte on standard input
 MPICH_PREFIX = "mpich_"
 END_SECONDS = 5.0  # after the end of a rank, or of the command, in which its processes may end by themselves
 CHECK_SECONDS = 2.0  # between two searches for processes of ended ranks
+START_SECONDS = (
+    5.0  # after the start of the command, in which a signal waits for ranks; those of other hosts are unseen
+)
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # options of Linux's prctl
 
 
@@ -47,7 +50,11 @@ def supervise(folder: str, command: Sequence[str]) -> int:
     is_killed = threading.Event()
 
     def forward() -> None:
+        start = time.monotonic()
         while byte := os.read(0, 1):
+            # mpiexec of MPICH loses a signal that arrives before it has started the ranks
+            while is_linux and not has_ranks() and time.monotonic() < start + START_SECONDS:
+                time.sleep(0.02)
             process.send_signal(byte[0])
         is_killed.set()
         process.kill()
@@ -62,6 +69,19 @@ def supervise(folder: str, command: Sequence[str]) -> int:
     if is_killed.is_set() and folder:
         shutil.rmtree(folder, ignore_errors=True)
     return status if status >= 0 else 128 - status
+
+
+def has_ranks() -> bool:
+    """Return whether the command has started a rank on this host: a descendant that is a shell."""
+    parents = running_processes()
+    descendants = [os.getpid()]
+    for parent in descendants:  # grows in the loop
+        descendants += [pid for pid, its_parent in parents.items() if its_parent == parent]
+    for pid in descendants:
+        with suppress(OSError):  # it has ended
+            if Path(f"/proc/{pid}/comm").read_text() == "sh\n":
+                return True
+    return False
 
 
 def end_groups() -> None:

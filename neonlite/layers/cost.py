@@ -484,6 +484,9 @@ class Multicost(BufferOwner):
 class GeneralizedGANCost(GeneralizedCost):
     """The mean of a ``GANCost`` over the columns of a discriminator's outputs, and its derivatives.
 
+    ``get_errors(y, "noise")`` and ``get_errors(y, "data")`` return the gradient of the discriminator's cost with
+    respect to its outputs for noise or for data, ``get_errors(y, "generator")`` that of the generator's cost.
+
     Parameters
     ----------
     costfunc : GANCost
@@ -491,6 +494,15 @@ class GeneralizedGANCost(GeneralizedCost):
     name : str, optional
         Name, for error messages.
     """
+
+    def build_costs(self, y: Operand | None, t: Targets, cost_type: str | None = None) -> Operand:
+        """Return the cost of each column as an op-tree, for the arguments of ``get_cost``."""
+        return self.call_with_context(self.costfunc, y, t, cost_type)
+
+    def build_errors(self, y: Operand, t: Targets, shortcut: bool = False) -> Operand:
+        """Return the gradient with respect to the outputs as an op-tree, for the arguments of ``get_errors``."""
+        kind = one_of(f"{self.name}: targets", t, ("data", "noise", "generator"))
+        return self.call_with_context(getattr(self.costfunc, f"bprop_{kind}"), y)
 
     def get_cost(self, inputs: Tensor, targets: Tensor, cost_type: str | None = None) -> NativeArray:
         """Compute the mean cost of a column.
@@ -505,21 +517,4 @@ class GeneralizedGANCost(GeneralizedCost):
             "dis" or "gen". Default: the cost type of the cost function.
         """
         self.check_initialized()
-        return self.compute_mean(self.call_with_context(self.costfunc, inputs, targets, cost_type))
-
-    def get_errors(self, inputs: Tensor, targets: str) -> Tensor:  # type: ignore[override]  # the name of a derivative
-        """Compute the gradient with respect to the discriminator's outputs.
-
-        Parameters
-        ----------
-        inputs : Tensor
-            The discriminator's outputs.
-        targets : str
-            "data" or "noise": differentiate the discriminator's cost for data or for noise. "generator": differentiate
-            the generator's cost for noise.
-        """
-        self.check_initialized()
-        one_of(f"{self.name}: targets", targets, ("data", "noise", "generator"))
-        self.set_shortcut(self.shortcut)  # another cost may have changed it
-        self.deltas[:] = self.call_with_context(getattr(self.costfunc, f"bprop_{targets}"), inputs)
-        return self.deltas
+        return self.compute_mean(self.build_costs(inputs, targets, cost_type))

@@ -37,7 +37,7 @@ from neonlite.layers.weights import WeightOwner, accumulates
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
-from neonlite.tree_structure import RandomSource, is_composite, rebuild, refuse_in_trace, untraced, use_in_trace
+from neonlite.tree_structure import RandomSource, rebuild, refuse_in_trace, untraced, use_in_trace
 from neonlite.typing import HasShape, LayerShape, LayerShapes
 
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
@@ -858,14 +858,14 @@ def as_columns(where: str, x: Operand, shape: Any) -> Operand:
 
 def draw_random_numbers(tree: OpTreeNode) -> tuple[OpTreeNode, list[Tensor]]:
     """Return an op-tree with new tensors of random numbers in the place of random nodes, and these tensors."""
-
-    def random_nodes(opens: Callable[[Any], bool] | None = None) -> list[OpTreeNode]:
-        return [x for x in postorder(tree, opens=opens) if any(isinstance(y, RandomSource) for y in x.operands)]
-
-    nodes = random_nodes()
-    if len(nodes) < len(random_nodes(is_composite)):  # some are in the formula of a composite op
+    leaves = tree.intrinsic_key_maps()[1] if tree.leaves is None else tree.leaves
+    sources = {id(x) for x in leaves.values() if type(x) is RandomSource}
+    if not sources:
+        return tree, []
+    nodes = [x for x in postorder(tree) if id(x.left) in sources]
+    if sources != {id(x.left) for x in nodes}:  # some are in the formula of a composite op
         tree = tree.open()
-        nodes = random_nodes()
+        nodes = [x for x in postorder(tree) if id(x.left) in sources]
     drawn = [node.astensor() for node in nodes]
     return rebuild(tree, {id(node): tensor for node, tensor in zip(nodes, drawn, strict=True)}), drawn
 

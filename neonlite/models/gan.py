@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from neonlite.backend import Tensor
 from neonlite.backend.concurrency import exclusive
 from neonlite.backend.random import RandomStreams
-from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
+from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import check_number, instance, integer, one_of
 from neonlite.data import NervanaDataIterator
 from neonlite.layers import GeneralizedCost, GeneralizedGANCost, GenerativeAdversarial, LayerContainer, Multicost
@@ -21,8 +21,8 @@ from neonlite.layers.summary import Summary
 from neonlite.messages import describe
 from neonlite.models.model import Model
 from neonlite.models.predict import predict_rows
-from neonlite.models.training import check_step_cost
 from neonlite.optimizers import Optimizer
+from neonlite.optree import Operand
 from neonlite.transforms import Cost, GANCost
 from neonlite.typing import LayerShape, LayerShapes, ShapeLike
 
@@ -97,14 +97,9 @@ class GAN(Model):
         self.gen_iterations = 0  # the number of steps of the generator
         self.dis_iterations = 0  # the number of steps of the discriminator since the last one of the generator
         self.cost_gen = math.nan  # the cost of the generator in its last step
-        self.buffers: dict[str, Tensor] = {}
         super().__init__(layers, None, weights_only, name, optimizer)
-        instance(
-            f"{self.name}: layers",
-            self.layers,
-            GenerativeAdversarial,
-            "GenerativeAdversarial(generator, discriminator)",
-        )
+        kind = "GenerativeAdversarial(generator, discriminator)"
+        instance(f"{self.name}: layers", self.layers, GenerativeAdversarial, kind)
 
     # --- the two networks ---
 
@@ -131,7 +126,7 @@ class GAN(Model):
         return {"noise_dim": dim, **{name: getattr(self, name) for name in names}}
 
     def allocate(self, shape: LayerShapes) -> None:
-        """Configure both networks and allocate their buffers.
+        """Configure both networks and allocate their parameters.
 
         Parameters
         ----------
@@ -148,7 +143,7 @@ class GAN(Model):
             raise ValueError(
                 f"{self.name}: expected data of the shape of the generator's outputs, {self.data_shape}, got {shape}"
             )
-        self.layers.allocate_buffers(accumulate_updates=True)  # the gradients on data and on noise
+        super().allocate(self.noise_dim)
 
     def initialize(
         self, dataset: NervanaDataIterator | LayerShapes, cost: GeneralizedCost | Multicost | Cost | str | None = None
@@ -193,27 +188,14 @@ class GAN(Model):
         float
             The cost of the discriminator.
         """
-        return atomic(self._step, x, t, epoch)
+        return atomic(self._step, x, epoch)
 
-    def _step(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int) -> float:
-        net: Any = self.discriminator
-        cost = self.cost
-        if self.layers.batch_size != self.be.bsz:  # of a partial minibatch, or of the one before
-            self.set_batch_size(self.be.bsz)
-        y = self.layers.fprop(self.draw_noise())
-        y_noise = self.buffer("y_noise", self.layers.out_shape)  # a copy, because fprop(x) overwrites y
-        y_noise[:] = y
-        net.bprop(self.scale_errors(cost.get_errors(y, "noise")))
-        on_failure(net.set_acc_on, False)
-        net.set_acc_on(True)
-        y_data = net.fprop(x)
-        net.bprop(self.scale_errors(cost.get_errors(y_data, "data")))
-        net.set_acc_on(False)
-        dis_cost = float(cost.get_cost(y_data, y_noise, "dis").item())
-        check_step_cost(self, dis_cost, x, t)
-        self.optimizer.optimize(net.layers_to_optimize, epoch)
+    def _step(self, x: Any, epoch: int) -> float:
+        layers = self.discriminator.layers_to_optimize
+        dis_cost = self._compute_all_gradients([self.draw_noise(), x], [])
+        self.optimizer.optimize(layers, epoch)
         if (limit := self.wgan_param_clamp) is not None:
-            params = [p for layer in net.layers_to_optimize for p in layer.parameters]
+            params = [p for layer in layers for p in layer.parameters]
             self.be.assign(params, [self.be.clip(p, -limit, limit) for p in params])
         self.dis_iterations += 1
         if self.dis_iterations >= self.critic_steps_due:
@@ -229,13 +211,43 @@ class GAN(Model):
             The index of the epoch, for the learning-rate schedule. Default: 0.
         """
         restore_on_failure(self, "cost_gen")
-        y = self.layers.fprop(self.draw_noise())
-        errors: Any = self.scale_errors(self.cost.get_errors(y, "generator"))
-        self.layers.bprop(errors)
-        self.cost_gen = float(self.cost.get_cost(None, y, "gen").item())
-        check_step_cost(self, self.cost_gen, None, None)
+        self.cost_gen = self._compute_all_gradients([self.draw_noise()], [])
         self.optimizer.optimize(self.generator.layers_to_optimize, epoch)
         self.gen_iterations, self.dis_iterations = self.gen_iterations + 1, 0
+
+    def build_step(self, x: Any, t: Any) -> tuple[Any, list[Operand | None], list[tuple[Operand, Operand]]]:
+        """Return what a step trains, as in ``Model``: with [noise] the generator, with [noise, data] the discriminator.
+
+        Noise comes first in the cost, too, so that random numbers are drawn in the order of ``compute_gradients``.
+        """
+        y: Any = self.layers(x[0], training=True)
+        if len(x) == 1:
+            network, outputs, costs = self.generator, {"generator": y}, self.cost.build_costs(None, y, "gen")
+        else:
+            network, outputs = self.discriminator, {"noise": y, "data": self.discriminator(x[1], training=True)}
+            costs = self.cost.build_costs(outputs["data"], y, "dis")
+        roots = [(y, self.scale_errors(self.cost.build_errors(y, kind))) for kind, y in outputs.items()]
+        mean: Any = self.be.mean(costs, axis=1)
+        return network, [mean], roots
+
+    def compute_gradients(self, x: Any, t: Any) -> tuple[Any, float]:
+        """Run the passes of the layers for a step of ``build_step``; return the last outputs and the cost."""
+        net, y = self.discriminator, self.fprop(x[0])
+        if len(x) == 1:
+            self.bprop(self.scale_errors(self.cost.get_errors(y, "generator")))
+            return y, float(self.cost.get_cost(None, y, "gen").item())
+        net.bprop(self.scale_errors(self.cost.get_errors(y, "noise")))
+        gradients = [dw for layer in net.layers_to_optimize for dw in layer.gradients]
+        y_noise, *of_noise = [t.copy() for t in (cast(Tensor, y), *gradients)]  # the second pass overwrites them
+        y = net.fprop(x[1])
+        net.bprop(self.scale_errors(self.cost.get_errors(y, "data")))
+        self.be.assign(gradients, [dw + before for dw, before in zip(gradients, of_noise, strict=True)])
+        return y, float(self.cost.get_cost(y, y_noise, "dis").item())
+
+    def recompute_outputs(self, x: Any) -> None:
+        self.fprop(x[0], inference=True)
+        for y in x[1:]:
+            self.discriminator.fprop(y, inference=True)
 
     def check_can_evaluate(self) -> None:
         """Raise TypeError, as there are no targets for the outputs of the generator."""
@@ -251,29 +263,9 @@ class GAN(Model):
         Tensor
             The noise, (features, N).
         """
-        be, z = self.be, self.buffer("noise", self.layers.in_shape)
+        be, z = self.be, self.layers.buffer("noise", self.layers.in_shape)
         z[:] = be.randn(z.shape) if self.noise_type == "normal" else 2 * be.rand(z.shape) - 1
         return z
-
-    def buffer(self, name: str, shape: LayerShape) -> Tensor:
-        """Return a buffer for the current batch size.
-
-        Parameters
-        ----------
-        name : str
-            The name of the buffer, which is reused for the same batch size.
-        shape : shape
-            The shape of one sample.
-
-        Returns
-        -------
-        Tensor
-            The buffer, (features, N).
-        """
-        buffer = self.buffers.get(name)
-        if buffer is None or buffer.shape[1] != self.be.bsz:
-            buffer = self.buffers[name] = self.layers.buffer(name, shape)
-        return buffer
 
     def get_noise(self, n: int) -> NDArray[Any]:
         """Return noise that depends only on the backend's seed; the random streams of training do not advance.

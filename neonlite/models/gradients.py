@@ -15,7 +15,7 @@ from neonlite.backend import Tensor
 from neonlite.backend.batch_size import Shard
 from neonlite.backend.objects import has_builtin_method
 from neonlite.layers import GeneralizedCost, Multicost
-from neonlite.layers.inference import assign_gradients, differentiated_outputs
+from neonlite.layers.inference import assign_gradients
 from neonlite.optree import Operand
 from neonlite.programs import Jit, jit
 from neonlite.tree_structure import use_in_trace
@@ -114,12 +114,10 @@ def network_gradients(model: Any, x: Any, t: Any, shard: Shard | None = None) ->
     """
     if not is_expression(model):
         raise NotAnExpressionError
-    network, cost, scaling = model.layers, model.cost, model.loss_scaling
-    use_in_trace(cost)
-    outputs = network(x, training=True)
-    means, roots = differentiated_outputs(network, cost, outputs, t, None if scaling is None else scaling.scale_errors)
+    use_in_trace(model.cost)
+    network, means, roots = model.build_step(x, t)
     if not roots:
-        raise ValueError(f"{cost.name}: expected targets for at least one output, got None for all.")
+        raise ValueError(f"{model.cost.name}: expected targets for at least one output, got None for all.")
     assign_gradients(network, roots)
     return means
 

@@ -18,6 +18,7 @@ from neonlite.callbacks.callback import check_dataset
 from neonlite.data import ArrayIterator, NervanaDataIterator, Text
 from neonlite.layers import BatchNorm
 from neonlite.layers.buffers import num_features
+from neonlite.layers.inference import differentiated_outputs
 from neonlite.messages import describe, wording
 from neonlite.models.base import ModelBase
 from neonlite.models.data_parallel import DataParallel
@@ -26,6 +27,7 @@ from neonlite.models.training_data import check_scale
 from neonlite.optimizers import LossScaling, Optimizer, get_param_list
 from neonlite.optimizers.optimizer import last_writer
 from neonlite.optimizers.rules import OPTIMIZERS, flatten_optimizers
+from neonlite.optree import Operand
 from neonlite.transforms import Cost
 from neonlite.transforms.functions import COSTS
 from neonlite.typing import HALF_DTYPES
@@ -151,6 +153,15 @@ class TrainingMethods(ModelBase):
 
     # --- how it is made fast, and the rest ---
 
+    def build_step(self, x: Any, t: Any) -> tuple[Any, list[Operand | None], list[tuple[Operand, Operand]]]:
+        """Return the network that a step trains, and its costs and errors as of ``differentiated_outputs``."""
+        outputs = self.layers(x, training=True)
+        return self.layers, *differentiated_outputs(self.layers, self.cost, outputs, t, self.scale_errors)
+
+    def recompute_outputs(self, x: Any) -> None:
+        """Compute the outputs of the layers, for the inputs of ``compute_gradients``, at inference."""
+        self.fprop(x, inference=True)
+
     def _compute_all_gradients(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> float:
         """Compute the gradients, in fit by one program if possible; with several processes, add them.
 
@@ -181,12 +192,12 @@ class TrainingMethods(ModelBase):
                 return None, means
         return self.compute_gradients(x, t)
 
-    def scale_errors(self, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+    def scale_errors(self, errors: Any) -> Any:
         """Return the errors of the outputs, multiplied by the scale of a ``LossScaling`` optimizer.
 
         Parameters
         ----------
-        errors : Tensor or list of Tensor
+        errors : Tensor, list of Tensor, or op-tree
             The gradient of the cost with respect to the outputs.
         """
         return errors if self.loss_scaling is None else self.loss_scaling.scale_errors(errors)
@@ -508,7 +519,7 @@ def diagnosis(model: TrainingMethods, x: Any, t: Any) -> str:
     program = model.program
     if program is not None and program.is_active and program.function is not None:  # it keeps no outputs of layers
         states = [(layer, layer.get_state()) for layer in model.layers.leaves()]
-        model.fprop(x, inference=True)
+        model.recompute_outputs(x)
         for layer, state in states:
             layer.set_state(state)
     for layer in model.layers.leaves():

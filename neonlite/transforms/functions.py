@@ -643,7 +643,7 @@ class GANCost(Cost):
         of_data, of_noise, of_generator = GAN_FORMULAS[self.func]
         if cost_type == "gen":
             return self.be.mean(of_generator(self.be, y_noise), axis=0)
-        return self.be.mean(of_data(self.be, y_data) + of_noise(self.be, y_noise), axis=0)
+        return self.be.mean(of_noise(self.be, y_noise) + of_data(self.be, y_data), axis=0)
 
     def bprop_data(self, y_data: Operand) -> Operand:
         """Return d(cost of "dis") / d y_data.

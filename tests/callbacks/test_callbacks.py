@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import TestCase
 
 import numpy as np
 import pytest
@@ -37,14 +37,14 @@ def test_the_history_is_written_to_hdf5(tmp_path):
     assert [x.name for x in tmp_path.iterdir()] == ["h.h5"]
 
 
-def test_each_epoch_is_a_line_of_the_log(caplog):
+def test_each_epoch_is_a_line_of_the_log():
     model = start()
     callbacks = Callbacks(model, eval_set=data(), metric=Accuracy(), progress_bar=False, log_token="run 7")
-    with caplog.at_level(logging.INFO, logger="neonlite"):
+    with TestCase().assertLogs("neonlite", "INFO") as log:
         fit(model, callbacks, 2)
     names = ("loss", "val_loss", "Accuracy")
     values = [[callbacks.history[name][epoch] for name in names] for epoch in (0, 1)]
-    assert [(x.name, x.getMessage()) for x in caplog.records] == [
+    assert [(x.name, x.getMessage()) for x in log.records] == [
         ("neonlite", f"run 7 epoch {e}: loss {a:.6g}; val_loss {b:.6g}; Accuracy {c:.6g}")
         for e, (a, b, c) in enumerate(values, 1)
     ]

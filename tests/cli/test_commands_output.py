@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import TestCase
 
 import pytest
 
@@ -222,15 +223,16 @@ def test_names_in_the_history_of_a_file_are_printed_escaped(files, capsys, tmp_p
     assert not control_characters(error.value.args[0])
 
 
-def test_the_log_of_a_training_is_escaped(caplog):
+def test_the_log_of_a_training_is_escaped():
     train, _ = digits().iterators()
     model = Model(commands.make_network("mlp"))
     callbacks = Callbacks(model, progress_bar=False)
     callbacks.history.record(f"evil{ESCAPES}", 1, 0.5)
-    with caplog.at_level("INFO", logger="neonlite"):
+    with TestCase().assertLogs("neonlite", "INFO") as log:
         model.fit(train, CrossEntropyMulti(), Adam(), 1, callbacks)
-    assert r"evil\x1b[2J" in caplog.text
-    assert not control_characters(caplog.messages[0])
+    (message,) = [record.getMessage() for record in log.records]
+    assert r"evil\x1b[2J" in message
+    assert not control_characters(message)
 
 
 @pytest.mark.parametrize("path", [("metadata", "text"), ("layers", "type"), ("backend", "compat_mode")])

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -518,11 +519,11 @@ def unused_shared_memory():
 
 
 @pytest.mark.slow
-def test_fifty_abnormal_ends_leave_no_file_and_no_process(tmp_path):
+def test_twenty_abnormal_ends_leave_no_file_and_no_process(tmp_path):
     """Errors of a rank, after a random number of steps, and signals to the launching process, at random times."""
     if sys.platform != "linux":
         pytest.skip("shared memory of Linux")
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(zlib.crc32(os.environ.get("NEONLITE_TEST_SEED", "0").encode()))
     (tmp_path / "tmp").mkdir()
     (tmp_path / "script.py").write_text(LAUNCH_UNTIL_IT_ENDS)
     before = unused_shared_memory()
@@ -539,7 +540,7 @@ def test_fifty_abnormal_ends_leave_no_file_and_no_process(tmp_path):
         except OSError:
             return ""
 
-    for kind in kinds * 5:
+    for kind in kinds * 2:
         command = [sys.executable, "script.py", kind, str(rng.integers(1000))]
         hangup = signal.signal(signal.SIGINT, signal.default_int_handler)  # not ignored, which children inherit
         process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
@@ -550,7 +551,7 @@ def test_fifty_abnormal_ends_leave_no_file_and_no_process(tmp_path):
         assert process.wait(60) != 0
         assert wait_for(lambda: not processes(), 20), kind
         assert list((tmp_path / "tmp").iterdir()) == [], kind
-        assert unused_shared_memory() <= before, kind
+        assert wait_for(lambda: unused_shared_memory() <= before, 20), kind  # those of other tests come and go
 
 
 # --- the network ---

@@ -105,7 +105,7 @@ def test_a_job_removes_the_files_that_it_leaves_and_no_others(tmp_path):
 
 
 def test_a_job_that_has_failed_removes_the_files_of_processes_that_end_after_it(tmp_path):
-    late = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1)'], stdout=open('mpich_used', 'w'))"
+    late = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(0.6)'], stdout=open('mpich_used', 'w'))"
     assert supervise_in(tmp_path, f"import subprocess, sys; {late}; sys.exit(3)") == 3
     assert list(tmp_path.iterdir()) == []
 
@@ -133,7 +133,7 @@ def test_a_process_that_an_ended_rank_has_left_is_killed_while_the_command_runs(
 def test_processes_of_a_running_rank_and_those_of_another_process_group_are_not_killed(tmp_path, other):
     code = (
         "orphan = rank(start.format(group=0))\nassert orphan.wait() == 0\n"
-        f"other = {other}\ntime.sleep(1)\nos.set_blocking(other.stdout.fileno(), False)\n"
+        f"other = {other}\ntime.sleep(0.6)\nos.set_blocking(other.stdout.fileno(), False)\n"
         "try:\n    os.read(other.stdout.fileno(), 1)\nexcept BlockingIOError:\n    sys.exit(7)  # it has not ended"
     )
     assert supervise_in(tmp_path, RANK + code, 0.1) == 7

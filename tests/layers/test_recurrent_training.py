@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import thinned
 
 import neonlite as nl
 from neonlite import Autodiff, Backend
@@ -83,9 +84,7 @@ def close(x: Any, y: Any) -> None:
     np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("reset_cells", [False, True])
-@every_network
+@pytest.mark.parametrize(("name", "reset_cells", "compiled"), thinned(2, NETWORKS, [False, True], [True, False]))
 def test_minibatches_in_sequence_have_the_values_of_fprop_and_bprop(be64, name, reset_cells, compiled):
     pair = Pair(be64, name, compiled, reset_cells=reset_cells)
     pair.minibatches(3)
@@ -103,8 +102,7 @@ CHANGES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@every_network
+@pytest.mark.parametrize(("name", "change"), thinned(2, NETWORKS, CHANGES))
 def test_the_state_is_reset_and_restored_as_that_of_fprop(be64, name, change):
     pair = Pair(be64, name)
     pair.minibatches(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import Any
+from unittest import TestCase
 
 import numpy as np
 import pytest
@@ -90,11 +91,11 @@ def test_times_are_printed_as_a_table(capsys):
     assert said[0].split() == ["Sum", "ms", "fprop", "9.000", "bprop", "hidden", "0.500"]
 
 
-def test_timings_go_to_a_logger_without_the_first_iterations(caplog):
+def test_timings_go_to_a_logger_without_the_first_iterations():
     stats = {"fprop": np.array([9.0, 1.0, 3.0])}
-    with caplog.at_level(logging.INFO, logger="times"):
+    with TestCase().assertLogs("times", "INFO") as log:
         Benchmark.print_stats(stats, [np.mean], output=logging.getLogger("times"), nskip=1)
-    assert caplog.messages[0].split() == ["Mean", "ms", "fprop", "2.000"]
+    assert log.records[0].getMessage().split() == ["Mean", "ms", "fprop", "2.000"]
     with pytest.raises(
         ValueError, match="print_stats: expected nskip below 3, the number of iterations of fprop, got 3"
     ):

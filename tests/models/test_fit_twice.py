@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import thinned
 
 import neonlite as nl
 from neonlite import callbacks as callbacks_package
@@ -93,8 +94,9 @@ def outcome(model: nl.Model, history: Any, callback: Callback) -> Any:
     return dict(history.records), model.epoch_index, state
 
 
-@every_callback
-@pytest.mark.parametrize("second", ["another model", "the same model", "a copy", "loaded"])
+@pytest.mark.parametrize(
+    ("name", "second"), thinned(2, CALLBACKS, ["another model", "the same model", "a copy", "loaded"])
+)
 def test_a_callback_that_is_used_again_does_what_a_new_one_does(name, second, tmp_path):
     def train(is_new: bool, folder: Any) -> tuple[nl.Model, Any]:
         folder.mkdir()

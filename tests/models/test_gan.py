@@ -1,7 +1,8 @@
-"""GAN: the schedule of training steps, the formulas of a step, resuming bit-identically, and noise."""
+"""GAN: the schedule of training steps, the formulas of a step and its program, resuming bit-identically, and noise."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,18 @@ from neonlite import gen_backend
 from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian, Kaiming
-from neonlite.layers import Affine, BatchNorm, GeneralizedGANCost, GenerativeAdversarial, Linear
+from neonlite.layers import (
+    Affine,
+    BatchNorm,
+    Dropout,
+    GeneralizedGANCost,
+    GenerativeAdversarial,
+    Layer,
+    Linear,
+    Sequential,
+)
 from neonlite.models import GAN, CheckpointError, Model, zoo
-from neonlite.optimizers import Adam, GradientDescentMomentum, RMSProp
+from neonlite.optimizers import Adam, GradientDescentMomentum, LossScaling, RMSProp
 from neonlite.transforms import Accuracy, GANCost, Logistic, MeanSquared, Rectlin
 
 INIT = Kaiming(local=False)
@@ -179,6 +189,150 @@ def test_the_parameters_of_the_critic_are_clipped(be):
     free, data = GAN(pair("wasserstein", 3), 2), ArrayIterator(cloud(40))
     free.fit(data, GANCost(func="wasserstein"), GradientDescentMomentum(0.1, 0.0), 1)
     assert max(np.abs(p.get()).max() for p in free.discriminator.parameters) > 0.1
+
+
+# --- a step as a program ----------------------------------------------------------------------------------------------
+
+
+class Formula(Layer):
+    """A layer that doubles its inputs."""
+
+    def configure(self, in_obj):
+        super().configure(in_obj)
+        self.out_shape = self.in_shape
+        return self
+
+    def formula(self, x):
+        return 2 * x
+
+
+class Doubled(Formula):
+    """The same with its own forward and backward pass, which a program cannot contain."""
+
+    def fprop(self, inputs, inference=False):
+        self.set_inputs(inputs, inference)
+        self.outputs[:] = 2 * inputs
+        return self.outputs
+
+    def bprop(self, error):
+        self.deltas[:] = 2 * error
+        return self.deltas
+
+
+def deep(func: str, *more: Any) -> GenerativeAdversarial:
+    """Return networks with dropout and batch normalization, the discriminator with further layers."""
+    end = None if func == "wasserstein" else Logistic()
+    make = [
+        Affine(6, INIT, batch_norm=True, activation=Rectlin(0.2), name="make"),
+        Dropout(0.7),
+        Linear(2, INIT, name="made"),
+    ]
+    critic = [Affine(8, INIT, Constant(0), activation=Rectlin(0.2), name="critic"), Dropout(0.6), *more]
+    critic += [Affine(4, INIT, batch_norm=True, activation=Rectlin(0.1), name="normed"), Dropout(0.8)]
+    return GenerativeAdversarial(make, [*critic, Affine(1, INIT, Constant(0), activation=end, name="out")])
+
+
+STEPS = [
+    ("wasserstein", lambda: RMSProp(learning_rate=0.003), {**CRITIC, "k": 2, "noise_type": "uniform"}),
+    ("modified", lambda: LossScaling(Adam(learning_rate=0.002)), {}),
+    ("original", lambda: GradientDescentMomentum(0.01, 0.9), {}),
+]
+
+
+def trained(gan: GAN, func: str, optimizer: Any) -> tuple[Any, ...]:
+    """Train for 22 steps, of which the last of an epoch is partial; return the weights, costs and random streams."""
+    costs: list[float] = []
+
+    class Costs(CallbackBase):
+        def on_minibatch_end(self, epoch, minibatch):
+            costs.extend((gan.step_cost, gan.cost_gen))
+
+    gan.fit(ArrayIterator(cloud(83), shuffle=True, partial_last=True), GANCost(func=func), optimizer, 2, Costs())
+    return gan.get_weights(), np.array(costs), gan.be.rng_get_state()
+
+
+def count_passes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the list to which each forward pass of the layers appends."""
+    passes: list[Any] = []
+    fprop = Sequential.fprop
+    monkeypatch.setattr(Sequential, "fprop", lambda self, *args: passes.append(self) or fprop(self, *args))
+    return passes
+
+
+@pytest.mark.parametrize(("func", "optimizer", "more"), STEPS)
+def test_the_program_of_a_step_computes_what_the_layers_do(monkeypatch, func, optimizer, more):
+    passes, results = count_passes(monkeypatch), []
+    for by_layers in (False, True):
+        gen_backend("cpu", rng_seed=5, batch_size=8, datatype="float64")
+        gan = GAN(deep(func), 4, **more)
+        if by_layers:
+            gan.compute_gradients = gan.compute_gradients  # type: ignore[method-assign]  # of the user
+        results.append(trained(gan, func, optimizer()))
+        assert bool(passes) == by_layers
+        assert gan.program.count == 4 or by_layers  # two networks, two sizes of a minibatch
+    (weights, costs, state), (expected, expected_costs, expected_state) = results
+    for name, x in weights.items():
+        np.testing.assert_allclose(x, expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
+    np.testing.assert_allclose(costs, expected_costs, rtol=1e-9)
+    assert state == expected_state
+    assert np.isfinite(costs[2:]).all()
+
+
+def test_a_layer_with_its_own_passes_is_trained_as_one_with_a_formula(monkeypatch):
+    passes, results = count_passes(monkeypatch), []
+    for layer in (Formula, Doubled):
+        gen_backend("cpu", rng_seed=5, batch_size=8, datatype="float64")
+        results.append(trained(GAN(deep("modified", layer(name="doubled")), 4), "modified", Adam()))
+        assert bool(passes) == (layer is Doubled)
+    (weights, costs, _), (expected, expected_costs, _) = results
+    for name, x in weights.items():
+        np.testing.assert_allclose(x, expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
+    np.testing.assert_allclose(costs, expected_costs, rtol=1e-9)
+
+
+class Failing(Adam):
+    """An optimizer that fails after the update of the generator, while ``fails`` is set."""
+
+    fails = False
+
+    def optimize(self, layer_list, epoch):
+        layers = list(layer_list)
+        super().optimize(layers, epoch)
+        if self.fails and layers[0].name == "make":
+            raise MemoryError
+
+
+def test_a_step_without_fit_that_fails_leaves_the_weights_of_both_networks():
+    gan, data = small("cpu", "modified")
+    gan.initialize(data, GANCost())
+    gan.optimizer, before = Failing(), gan.get_weights()
+    gan.optimizer.fails = True
+    with pytest.raises(MemoryError):
+        gan.train_step(*next(iter(data)))
+    assert all(np.array_equal(x, before[name]) for name, x in gan.get_weights().items())
+    assert (gan.gen_iterations, gan.optimizer.t) == (0, 0)
+
+
+@pytest.mark.parametrize("own", [[], [Doubled(name="doubled")]])
+def test_a_step_of_which_the_generator_fails_leaves_all_as_before(own):
+    ends = []
+    for fails in (False, True):
+        gen_backend("cpu", rng_seed=5, batch_size=8)
+        gan, optimizer = GAN(deep("modified", *copy.deepcopy(own)), 4, wgan_param_clamp=0.5), Failing()
+        data = ArrayIterator(cloud(40), shuffle=True)
+        gan.fit(data, GANCost(), optimizer, 1)
+        if fails:
+            before = gan.get_weights(), gan.be.rng_get_state(), gan.cost_gen, gan.gen_iterations, optimizer.t
+            optimizer.fails = True
+            with pytest.raises(MemoryError):
+                gan.fit(data, GANCost(), optimizer, 2)
+            after = gan.get_weights(), gan.be.rng_get_state(), gan.cost_gen, gan.gen_iterations, optimizer.t
+            assert all(np.array_equal(x, after[0][name]) for name, x in before[0].items())
+            assert before[1:] == after[1:]
+            optimizer.fails = False
+        gan.fit(data, GANCost(), optimizer, 2)
+        ends.append(gan.get_weights())
+    assert all(np.array_equal(x, ends[1][name]) for name, x in ends[0].items())
 
 
 # --- resuming --------------------------------------------------------------------------------------------------------

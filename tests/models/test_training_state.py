@@ -543,12 +543,12 @@ def test_a_loaded_network_allocates_no_buffers_before_there_are_images(tmp_path,
 
 
 LISTS: dict[str, Any] = {
-    "numbers of a layer": put(*FIRST, "init", value=[[0.0] * 1000] * 200),
+    "numbers of a layer": put(*FIRST, "init", value=[[0.0] * 1000] * 50),
     "a word that is none": put(*FIRST, "nout", value="8" * 10**6),
-    "a schedule": put("training", "optimizer", "config", "schedule", value=[0.0] * 200_000),
-    "a state": put("training", "callbacks", value=[{}] * 200_000),
-    "what is not asked for": put("more", value=[[]] * 200_000),
-    "arrays": lambda d, a: a.update({f"weights/{i}": np.zeros(0) for i in range(20_000)}),
+    "a schedule": put("training", "optimizer", "config", "schedule", value=[0.0] * 50_000),
+    "a state": put("training", "callbacks", value=[{}] * 50_000),
+    "what is not asked for": put("more", value=[[]] * 50_000),
+    "arrays": lambda d, a: a.update({f"weights/{i}": np.zeros(0) for i in range(5_000)}),
 }
 
 

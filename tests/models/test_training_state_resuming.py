@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from pathlib import Path
@@ -262,6 +263,7 @@ def test_every_class_that_a_saved_file_may_name_is_found_whatever_its_module():
 
 
 def test_no_two_classes_of_the_package_have_one_name():
+    gc.collect()  # those of doctests
     names = Counter(cls.__name__ for cls in subclasses(Serializable))
     assert [name for name, n in names.items() if n > 1] == []
 

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.parametrize import thinned
 
 from neonlite.data import ArrayIterator
 from neonlite.distributed import Distributed
@@ -75,9 +76,7 @@ def bits(*arrays):
     return [x.tobytes() for x in arrays]
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("first", MAKERS)
-@pytest.mark.parametrize("second", MAKERS)
+@pytest.mark.parametrize(("first", "second", "wrapper"), thinned(2, MAKERS, MAKERS, WRAPPERS))
 def test_an_optimizer_continues_from_states_of_its_kind_and_starts_afresh_after_another(cpu, first, second, wrapper):
     wrap, layer = WRAPPERS[wrapper], Layer(cpu, 0)
     update(wrap(MAKERS[first]()), layer, 3)

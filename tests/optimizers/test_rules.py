@@ -66,7 +66,7 @@ def test_every_optimizer_minimizes_a_quadratic_function(cpu, make):
     cpu.bsz = N
     for layer in layers:
         layer.W[:] = 1.0
-    for step in range(3000 if isinstance(optimizer, Adadelta | Adagrad) else 600):
+    for step in range(1500 if isinstance(optimizer, Adadelta | Adagrad) else 300):
         for layer in layers:
             layer.dW[:] = N * (layer.W - 0.5)
         optimizer.optimize(layers, step // 100)

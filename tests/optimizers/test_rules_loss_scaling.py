@@ -82,8 +82,8 @@ def test_a_small_network_trains_in_float16_as_well_as_in_float32():
         NervanaObject.be = be
         train, valid = digits().iterators()
         model = Model(zoo.mlp(nclass=10))
-        adam = Adam(learning_rate=0.003)
-        model.fit(train, CrossEntropyMulti(), LossScaling(adam, growth_interval=40) if dtype == "float16" else adam, 4)
+        adam = Adam(learning_rate=0.004)
+        model.fit(train, CrossEntropyMulti(), LossScaling(adam, growth_interval=40) if dtype == "float16" else adam, 3)
         accuracies.append(float(model.eval(valid, Accuracy())[0]))
     assert min(accuracies) > 0.94
     assert accuracies[1] > accuracies[0] - 0.01
