@@ -480,7 +480,7 @@ def fill(case: Case) -> list[Any]:
 
 
 def share(name: str, dtype: str, layout: str) -> Sequence[Case]:
-    """Return the cases to test in a dtype and layout: one of six parts; each case is in one of the first three dtypes.
+    """Return the cases to test in a dtype and layout: one of six parts, so that each is met in one or two of nine tests.
 
     With NEONLITE_TEST_VARIANTS=all, all cases but of the ops with the most: of these, each case in one layout.
     """
