@@ -480,7 +480,7 @@ def fill(case: Case) -> list[Any]:
 
 
 def share(name: str, dtype: str, layout: str) -> Sequence[Case]:
-    """Return the cases to test in a dtype and layout: one of six parts, so that each is met in one or two of nine tests.
+    """Return the cases to test in a dtype and layout: one of six parts, so that nine tests meet each once or twice.
 
     With NEONLITE_TEST_VARIANTS=all, all cases but of the ops with the most: of these, each case in one layout.
     """
