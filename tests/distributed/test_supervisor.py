@@ -49,6 +49,28 @@ def test_a_byte_is_the_number_of_a_signal_for_the_command(tmp_path, number):
         assert process.wait(30) == number
 
 
+START_A_RANK_LATE = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as mpiexec of MPICH, which passes it to no rank before it starts them
+time.sleep(1)
+received = []
+signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+script = "trap 'exit 9' INT; echo ready; while :; do sleep 0.1; done"
+rank = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
+rank.stdout.readline()
+while not received:
+    time.sleep(0.01)
+rank.send_signal(received[0])
+sys.exit(rank.wait())
+"""
+
+
+def test_a_signal_waits_until_the_command_has_started_a_rank(tmp_path):
+    with supervise(tmp_path, START_A_RANK_LATE) as process:
+        os.write(process.stdin.fileno(), bytes([signal.SIGINT]))
+        assert process.wait(30) == 9
+
+
 def test_the_end_of_standard_input_kills_the_command_and_removes_the_folder(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").touch()
