@@ -140,14 +140,14 @@ def imports(path: Path, module: str) -> Iterator[tuple[str, bool]]:
 
 
 @cache
-def package_imports() -> dict[str, list[tuple[str, bool]]]:
-    """Return the imports of each module of the package."""
-    return {module: list(imports(path, module)) for module, path in MODULES.items()}
+def imports_of(module: str) -> list[tuple[str, bool]]:
+    """Return the imports of a module of the package."""
+    return list(imports(MODULES[module], module))
 
 
 def imported_when_run(module: str) -> set[str]:
     """Return the modules that a module of the package imports, except for type checkers."""
-    return {name for name, is_typed in package_imports()[module] if not is_typed}
+    return {name for name, is_typed in imports_of(module) if not is_typed}
 
 
 def test_imports_are_found_at_module_level_in_functions_and_for_type_checkers(tmp_path):
@@ -175,19 +175,15 @@ def test_imports_are_found_at_module_level_in_functions_and_for_type_checkers(tm
 
 @pytest.mark.long
 def test_no_module_imports_from_a_higher_level():
-    pairs = [
-        (module, name) for module in MODULES for name, _ in package_imports()[module] if name.startswith("neonlite")
-    ]
+    pairs = [(module, name) for module in MODULES for name, _ in imports_of(module) if name.startswith("neonlite")]
     assert not [f"{module} imports {name}" for module, name in pairs if level(name) > level(module)]
 
 
+@pytest.mark.long
 def test_no_module_of_the_backend_imports_from_a_higher_level_of_it():
     names = [name for name in MODULES if name.startswith("neonlite.backend")]
     pairs = [
-        (module, name)
-        for module in names
-        for name, _ in package_imports()[module]
-        if name.startswith("neonlite.backend")
+        (module, name) for module in names for name, _ in imports_of(module) if name.startswith("neonlite.backend")
     ]
     levels = {name: of_longest_prefix(BACKEND_LEVEL_OF_MODULE, name) for pair in pairs for name in pair}
     assert not [f"{module} imports {name}" for module, name in pairs if levels[name] > levels[module]]
@@ -200,8 +196,9 @@ def test_every_listed_module_of_the_backend_exists():
     )
 
 
+@pytest.mark.long
 def test_no_modules_import_each_other_in_a_cycle():
-    graph = {x: {name for name, _ in package_imports()[x] if name in MODULES and name != x} for x in MODULES}
+    graph = {x: {name for name, _ in imports_of(x) if name in MODULES and name != x} for x in MODULES}
     TopologicalSorter(graph).prepare()  # raises CycleError, with the cycle
 
 
@@ -226,6 +223,7 @@ def array_libraries(module: str) -> set[str]:
     return libraries
 
 
+@pytest.mark.long
 def test_no_array_library_above_the_backend():
     others = [module for module in MODULES if not f"{module}.".startswith("neonlite.backend.")]
     assert not {module: libraries for module in others if (libraries := array_libraries(module))}

@@ -234,6 +234,7 @@ def test_an_estimator_that_was_not_trained_can_be_pickled():
 # --- the rest of scikit-learn ---
 
 
+@pytest.mark.long
 def test_a_search_runs_in_processes_and_in_threads(iris):
     X, y = iris
     pipeline = make_pipeline(StandardScaler(), NeonClassifier(layers=(10,), epochs=10, random_state=0))

@@ -264,6 +264,7 @@ def trained(be: Backend, make: Any, optimizer: Any, epochs: int = 5, model: Any 
     return model, callbacks.history["loss"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["convolutional", *(pytest.param(n, marks=pytest.mark.slow) for n in [*NETWORKS][1:])])
 @needs_compiler
 def test_a_network_on_a_gpu_trains_as_it_does_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

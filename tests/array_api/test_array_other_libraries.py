@@ -57,6 +57,7 @@ def test_functions_of_scipy_return_arrays_with_the_values_of_numpy() -> None:
     assert not patterns
 
 
+@pytest.mark.long
 def test_each_function_of_scipy_for_the_standard_is_called() -> None:
     problems, declared = run(scipy_calls, "cpu")
     assert not set(declared) - {call.partition("(")[0] for call in problems}

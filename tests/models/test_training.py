@@ -132,6 +132,7 @@ def test_an_autoencoder_with_deconvolutions_learns_to_draw(cpu: Backend, rng: np
     assert ((net.fprop(x, inference=True).get() > 0.5) == (x.get() > 0.5)).mean() > 0.98
 
 
+@pytest.mark.long
 def test_two_heads_of_a_tree_learn_two_tasks_from_one_trunk(cpu: Backend, rng: np.random.Generator) -> None:
     cpu.bsz = 64
     W, V = rng.normal(size=(3, 6)), rng.normal(size=(2, 6))
@@ -247,6 +248,7 @@ def test_training_with_the_negative_gradient_increases_the_cost(cpu: Backend, rn
         assert (result[-1] < 0.9 * result[0]) == (sign == 1)
 
 
+@pytest.mark.long
 def test_a_residual_network_memorizes_256_images_with_random_labels(cpu: Backend, rng: np.random.Generator) -> None:
     cpu.bsz = 64
     images, labels = rng.normal(size=(4, 3 * 8 * 8, 64)), rng.integers(10, size=(4, 64))
