@@ -301,17 +301,22 @@ def declare_builtin(exports: Iterable[object]) -> None:
             _builtin_classes.update(x.__mro__)
 
 
-def is_builtin(cls: type) -> bool:
+def is_builtin(cls: type | None) -> bool:
     """Return whether a class is built in."""
     return cls in _builtin_classes
 
 
-def has_builtin_method(cls: type, name: str) -> bool:
-    """Return whether a built-in class defines a method that a class has or inherits."""
+def defining_class(cls: type, name: str) -> type | None:
+    """Return the class that defines an attribute that a class has or inherits; None if it has none."""
     for base in cls.__mro__:  # faster than a generator, as it runs several times for each layer and step
         if name in vars(base):
-            return base in _builtin_classes
-    return False
+            return base
+    return None
+
+
+def has_builtin_method(cls: type, name: str) -> bool:
+    """Return whether a built-in class defines a method that a class has or inherits."""
+    return defining_class(cls, name) in _builtin_classes
 
 
 # --- attributes of built-in objects: setting one that no code of the object's class sets is an error ---

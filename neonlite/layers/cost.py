@@ -495,10 +495,6 @@ class GeneralizedGANCost(GeneralizedCost):
         Name, for error messages.
     """
 
-    def build_costs(self, y: Operand | None, t: Targets, cost_type: str | None = None) -> Operand:
-        """Return the cost of each column as an op-tree, for the arguments of ``get_cost``."""
-        return self.call_with_context(self.costfunc, y, t, cost_type)
-
     def build_errors(self, y: Operand, t: Targets, shortcut: bool = False) -> Operand:
         """Return the gradient with respect to the outputs as an op-tree, for the arguments of ``get_errors``."""
         kind = one_of(f"{self.name}: targets", t, ("data", "noise", "generator"))
@@ -517,4 +513,4 @@ class GeneralizedGANCost(GeneralizedCost):
             "dis" or "gen". Default: the cost type of the cost function.
         """
         self.check_initialized()
-        return self.compute_mean(self.build_costs(inputs, targets, cost_type))
+        return self.compute_mean(self.call_with_context(self.costfunc, inputs, targets, cost_type))

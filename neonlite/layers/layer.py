@@ -15,7 +15,7 @@ from neonlite.autodiff import Autodiff
 from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.concurrency import defers_interrupt
-from neonlite.backend.objects import has_builtin_method, is_builtin
+from neonlite.backend.objects import defining_class, has_builtin_method, is_builtin
 from neonlite.backend.validation import boolean, checks_arguments, integer
 from neonlite.files import printable
 from neonlite.layers.buffers import (
@@ -528,9 +528,9 @@ class Layer(WeightOwner):
         name : str
             ``training_formula`` or ``inference_formula``.
         """
-        classes = type(self).__mro__
-        formula, other = (next(i for i, c in enumerate(classes) if x in vars(c)) for x in ("formula", name))
-        return other <= formula or classes[other] is Layer
+        classes: Any = type(self).__mro__
+        formula, other = (defining_class(type(self), x) for x in ("formula", name))
+        return other is Layer or classes.index(other) <= classes.index(formula)
 
     def _as_operand(self, tree: object) -> Operand:
         """Return the value of a formula as a tensor or op-tree. TypeError if it is neither, nor an Array."""
@@ -566,8 +566,8 @@ class Layer(WeightOwner):
 
     def _passes_follow(self, name: str) -> bool:
         """Return whether no fprop, bprop or allocate of the user replaces or completes what a method defines."""
-        classes = type(self).__mro__
-        method, *passes = (next(c for c in classes if x in vars(c)) for x in (name, "fprop", "bprop", "allocate"))
+        classes: Any = type(self).__mro__
+        method, *passes = (defining_class(type(self), x) for x in (name, "fprop", "bprop", "allocate"))
         is_replaced = "fprop" in vars(self) or "bprop" in vars(self)
         return not is_replaced and all(is_builtin(c) or classes.index(method) < classes.index(c) for c in passes)
 

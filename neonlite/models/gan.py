@@ -215,23 +215,23 @@ class GAN(Model):
         self.optimizer.optimize(self.generator.layers_to_optimize, epoch)
         self.gen_iterations, self.dis_iterations = self.gen_iterations + 1, 0
 
-    def build_step(self, x: Any, t: Any) -> tuple[Any, list[Operand | None], list[tuple[Operand, Operand]]]:
-        """Return what a step trains, as in ``Model``: with [noise] the generator, with [noise, data] the discriminator.
+    def _build_step(self, x: Any, t: Any) -> tuple[Any, list[Operand | None], list[tuple[Operand, Operand]]]:
+        """Return what the step of ``compute_gradients`` trains, its cost and errors, as op-trees.
 
-        Noise comes first in the cost, too, so that random numbers are drawn in the order of ``compute_gradients``.
+        Noise comes first in the cost, too, so that random numbers are drawn in the same order.
         """
         y: Any = self.layers(x[0], training=True)
+        arguments: Any = None, y, "gen"
         if len(x) == 1:
-            network, outputs, costs = self.generator, {"generator": y}, self.cost.build_costs(None, y, "gen")
+            network, outputs = self.generator, {"generator": y}
         else:
             network, outputs = self.discriminator, {"noise": y, "data": self.discriminator(x[1], training=True)}
-            costs = self.cost.build_costs(outputs["data"], y, "dis")
-        roots = [(y, self.scale_errors(self.cost.build_errors(y, kind))) for kind, y in outputs.items()]
-        mean: Any = self.be.mean(costs, axis=1)
-        return network, [mean], roots
+            arguments = outputs["data"], y, "dis"
+        mean: Any = self.be.mean(self.cost.call_with_context(self.cost.costfunc, *arguments), axis=1)
+        return network, [mean], [(y, self.scale_errors(self.cost.build_errors(y, kind))) for kind, y in outputs.items()]
 
     def compute_gradients(self, x: Any, t: Any) -> tuple[Any, float]:
-        """Run the passes of the layers for a step of ``build_step``; return the last outputs and the cost."""
+        """Run the passes of a step: with [noise] as x of the generator, with [noise, data] of the discriminator."""
         net, y = self.discriminator, self.fprop(x[0])
         if len(x) == 1:
             self.bprop(self.scale_errors(self.cost.get_errors(y, "generator")))
@@ -244,7 +244,7 @@ class GAN(Model):
         self.be.assign(gradients, [dw + before for dw, before in zip(gradients, of_noise, strict=True)])
         return y, float(self.cost.get_cost(y, y_noise, "dis").item())
 
-    def recompute_outputs(self, x: Any) -> None:
+    def _recompute_outputs(self, x: Any) -> None:
         self.fprop(x[0], inference=True)
         for y in x[1:]:
             self.discriminator.fprop(y, inference=True)

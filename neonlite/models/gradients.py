@@ -115,7 +115,7 @@ def network_gradients(model: Any, x: Any, t: Any, shard: Shard | None = None) ->
     if not is_expression(model):
         raise NotAnExpressionError
     use_in_trace(model.cost)
-    network, means, roots = model.build_step(x, t)
+    network, means, roots = model._build_step(x, t)
     if not roots:
         raise ValueError(f"{model.cost.name}: expected targets for at least one output, got None for all.")
     assign_gradients(network, roots)

@@ -153,12 +153,12 @@ class TrainingMethods(ModelBase):
 
     # --- how it is made fast, and the rest ---
 
-    def build_step(self, x: Any, t: Any) -> tuple[Any, list[Operand | None], list[tuple[Operand, Operand]]]:
+    def _build_step(self, x: Any, t: Any) -> tuple[Any, list[Operand | None], list[tuple[Operand, Operand]]]:
         """Return the network that a step trains, and its costs and errors as of ``differentiated_outputs``."""
         outputs = self.layers(x, training=True)
         return self.layers, *differentiated_outputs(self.layers, self.cost, outputs, t, self.scale_errors)
 
-    def recompute_outputs(self, x: Any) -> None:
+    def _recompute_outputs(self, x: Any) -> None:
         """Compute the outputs of the layers, for the inputs of ``compute_gradients``, at inference."""
         self.fprop(x, inference=True)
 
@@ -519,7 +519,7 @@ def diagnosis(model: TrainingMethods, x: Any, t: Any) -> str:
     program = model.program
     if program is not None and program.is_active and program.function is not None:  # it keeps no outputs of layers
         states = [(layer, layer.get_state()) for layer in model.layers.leaves()]
-        model.recompute_outputs(x)
+        model._recompute_outputs(x)
         for layer, state in states:
             layer.set_state(state)
     for layer in model.layers.leaves():

@@ -17,15 +17,15 @@ NUM_PARTS = 3
 T = TypeVar("T")
 
 
-def part(trials: Sequence[T], key: str, n: int) -> Sequence[T]:
-    """Return the trials of a test, in random order: one of NUM_PARTS parts, or all with NEONLITE_TEST_VARIANTS=all.
+def part(trials: Sequence[T], key: str, n: int, num_parts: int = NUM_PARTS) -> Sequence[T]:
+    """Return the trials of a test, in random order: one of several parts, or all with NEONLITE_TEST_VARIANTS=all.
 
     Tests that differ in one parameter, such as the dtype, pass one key, which seeds the order, and successive numbers
     n: together they run all trials.
     """
     if VARIANTS == "all":
         return trials
-    return random.Random(SEED + key).sample(trials, len(trials))[n % NUM_PARTS :: NUM_PARTS] or trials
+    return random.Random(SEED + key).sample(trials, len(trials))[n % num_parts :: num_parts] or trials
 
 
 # Numbers of nodes of a deep tree; recursion fails at 1,000.

@@ -177,7 +177,7 @@ def test_the_gradient_is_that_of_finite_differences(be64: Backend, name: str, la
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_the_gradient_of_the_gradient_is_that_of_finite_differences(be64: Backend, name: str) -> None:
-    for case in able(be64, SECOND_ORDER[name]):
+    for case in able(be64, part(SECOND_ORDER[name], name, 0, num_parts=2)):
         check_second_order(be64, case)
 
 

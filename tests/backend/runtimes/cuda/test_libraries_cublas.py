@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import thinned
 from helpers.simulated_gpu import LAYOUTS, OpByOp, numbers, ran, simulated
 
 from neonlite import Backend
@@ -22,24 +23,22 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are
 # --- what is added to where it lies ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("shape", "axis", "kernels"),
-    [
-        ((7, 900), 1, 1),
-        ((90, 70), 0, 1),
-        ((3, 4, 50), 2, 1),
-        ((30, 5, 8), (0, 2), 1),
-        ((2, 70_000), 1, 2),
-        ((20_000, 5), 0, 2),
-        ((300, 250), (0, 1), 2),
-        ((3000, 2, 40), 0, 2),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
-def test_sums_are_added_to_their_target_in_the_same_pass(
-    shape: tuple[int, ...], axis: Any, kernels: int, dtype: str
-) -> None:
+# (shape, axis, number of kernels)
+SUMS: list[tuple[tuple[int, ...], Any, int]] = [
+    ((7, 900), 1, 1),
+    ((90, 70), 0, 1),
+    ((3, 4, 50), 2, 1),
+    ((30, 5, 8), (0, 2), 1),
+    ((2, 70_000), 1, 2),
+    ((20_000, 5), 0, 2),
+    ((300, 250), (0, 1), 2),
+    ((3000, 2, 40), 0, 2),
+]
+
+
+@pytest.mark.parametrize(("case", "dtype"), thinned(2, SUMS, FLOAT_DTYPES), ids=str)
+def test_sums_are_added_to_their_target_in_the_same_pass(case: tuple[tuple[int, ...], Any, int], dtype: str) -> None:
+    shape, axis, kernels = case
     sim, x = simulated(), numbers(*shape, low=-0.3, high=0.3).astype(dtype)
     narrow = x.astype(np.float64).sum(axis=axis, keepdims=True).shape
     old, factor = numbers(*narrow, seed=1).astype(dtype), numbers(*narrow, seed=2).astype(dtype)
