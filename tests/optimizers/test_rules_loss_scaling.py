@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from neonlite import Backend
+from neonlite import Backend, gen_backend
 from neonlite.backend import NervanaObject
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.callbacks import Callback, Callbacks
