@@ -12,6 +12,7 @@ from unittest import TestCase
 
 import pytest
 
+from neonlite import gen_backend
 from neonlite.backend.measure import OutOfMemoryError
 from neonlite.callbacks import Callbacks, History
 from neonlite.cli import commands, main
@@ -224,6 +225,7 @@ def test_names_in_the_history_of_a_file_are_printed_escaped(files, capsys, tmp_p
 
 
 def test_the_log_of_a_training_is_escaped():
+    gen_backend("cpu", batch_size=32)
     train, _ = digits().iterators()
     model = Model(commands.make_network("mlp"))
     callbacks = Callbacks(model, progress_bar=False)

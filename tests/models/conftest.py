@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from helpers.checkpoint_files import trained
 from helpers.small_models import data, start
 
-from neonlite import cleanup_backend
 from neonlite.models import Model
 from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import CrossEntropyMulti
 
 
 @pytest.fixture(scope="module")
-def valid_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
-    """Yield the bytes of a valid file."""
+def valid_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return the bytes of a valid file."""
     path = tmp_path_factory.mktemp("valid_file") / "m"
     trained().save_params(path)
-    yield path.read_bytes()
-    cleanup_backend()
+    return path.read_bytes()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model(valid_file: bytes) -> Model:
     """Return a model to load files into."""
     model = start()

@@ -278,8 +278,8 @@ def test_no_minibatch_is_read_after_a_callback_set_finished():
 
 
 def test_a_training_finished_at_the_last_minibatch_has_completed_the_epoch():
-    for rows in (Plain(), data(shuffle=True)):
-        model = start()
+    for make_rows in (Plain, lambda: data(shuffle=True)):
+        model, rows = start(), make_rows()
         finish = FinishAt("minibatch", rows.nbatches - 1)
         model.fit(rows, CrossEntropyMulti(), Adam(), 2, callbacks_of(model, finish))
         assert (model.epoch_index, model.minibatch_index, finish.interrupts) == (1, 0, 0)

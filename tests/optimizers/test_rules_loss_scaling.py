@@ -117,7 +117,7 @@ def test_a_step_whose_gradients_overflow_is_skipped(dynamic):
 
 
 def test_the_scale_is_doubled_only_after_growth_interval_consecutive_steps():
-    be = Backend("cpu", batch_size=1)
+    be = gen_backend("cpu", batch_size=1)
     layer = Affine(1, Gaussian(), name="a")[0].configure(1)
     layer.allocate()
     scaling, seen = LossScaling(GradientDescentMomentum(0.1, 0), 2.0**10, growth_interval=3), []
