@@ -230,7 +230,9 @@ class GAN(Model):
         mean: Any = self.be.mean(self.cost.call_with_context(self.cost.costfunc, *arguments), axis=1)
         return network, [mean], [(y, self.scale_errors(self.cost.build_errors(y, kind))) for kind, y in outputs.items()]
 
-    def compute_gradients(self, x: Any, t: Any) -> tuple[Any, float]:
+    def compute_gradients(
+        self, x: Tensor | list[Tensor], t: Tensor | list[Tensor]
+    ) -> tuple[Tensor | list[Tensor], float]:
         """Run the passes of a step: with [noise] as x of the generator, with [noise, data] of the discriminator."""
         net, y = self.discriminator, self.fprop(x[0])
         if len(x) == 1:

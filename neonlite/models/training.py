@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from neonlite.optree import Operand
 from neonlite.transforms import Cost
 from neonlite.transforms.functions import COSTS
 from neonlite.typing import HALF_DTYPES
+
+Errors = TypeVar("Errors", bound="Operand | list[Tensor]")
 
 
 def train_epochs(
@@ -192,7 +194,7 @@ class TrainingMethods(ModelBase):
                 return None, means
         return self.compute_gradients(x, t)
 
-    def scale_errors(self, errors: Any) -> Any:
+    def scale_errors(self, errors: Errors) -> Errors:
         """Return the errors of the outputs, multiplied by the scale of a ``LossScaling`` optimizer.
 
         Parameters
@@ -200,7 +202,8 @@ class TrainingMethods(ModelBase):
         errors : Tensor, list of Tensor, or op-tree
             The gradient of the cost with respect to the outputs.
         """
-        return errors if self.loss_scaling is None else self.loss_scaling.scale_errors(errors)
+        scaling: Any = self.loss_scaling
+        return errors if scaling is None else scaling.scale_errors(errors)
 
     @property
     def is_finished(self) -> bool:
