@@ -268,7 +268,7 @@ def test_no_two_classes_of_the_package_have_one_name():
         return cls.__module__.startswith("neonlite.") and getattr(module, cls.__name__, None) is cls
 
     names = Counter(cls.__name__ for cls in subclasses(Serializable) if is_of_package(cls))
-    assert {"Affine", "Adam", "Model"} <= names.keys()
+    assert {"Linear", "Adam", "Model"} <= names.keys()
     assert [name for name, n in names.items() if n > 1] == []
 
 
