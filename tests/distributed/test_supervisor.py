@@ -14,7 +14,8 @@ from neonlite.distributed import communicator, supervisor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory of Linux")
 PRINT_SIGNALS = """
-import signal, sys, time
+import signal, subprocess, sys, time
+rank = subprocess.Popen(["sh", "-c", "read line"], stdin=subprocess.PIPE)  # signals wait for one
 received = []
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, frame: received.append(number))
