@@ -25,9 +25,7 @@ START = 0  # the first byte on standard input
 MPICH_PREFIX = "mpich_"
 END_SECONDS = 5.0  # after the end of a rank, or of the command, in which its processes may end by themselves
 CHECK_SECONDS = 2.0  # between two searches for processes of ended ranks
-START_SECONDS = (
-    5.0  # after the start of the command, in which a signal waits for ranks; those of other hosts are unseen
-)
+START_SECONDS = 5.0  # after the start of the command, in which a signal waits for ranks; it sees those of this host
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # options of Linux's prctl
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import ml_dtypes  # noqa: F401 (NumPy gets bfloat16)
+import ml_dtypes  # noqa: F401 (registers bfloat16 with NumPy)
 import numpy as np
 
 from helpers import op_cases
