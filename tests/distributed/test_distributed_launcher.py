@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neonlite.distributed import environment, launch, mpiexec_command, run
+from neonlite.distributed import RANK_SHELL, RUN_CALL, environment, launch, mpiexec_command, run
 from neonlite.distributed.__main__ import main
 
 pytest.importorskip("mpi4py")
@@ -552,6 +552,34 @@ def test_twenty_abnormal_ends_leave_no_file_and_no_process(tmp_path):
         assert wait_for(lambda: not processes(), 20), kind
         assert list((tmp_path / "tmp").iterdir()) == [], kind
         assert wait_for(lambda: unused_shared_memory() <= before, 20), kind  # those of other tests come and go
+
+
+def test_a_signal_before_the_rank_starts_ends_its_shell():
+    interrupted = RANK_SHELL.replace("trap f=x INT TERM;", "trap f=x INT TERM; kill -INT $$;")
+    assert interrupted != RANK_SHELL
+    command = ["sh", "-c", interrupted, sys.executable, sys.executable, "-c", "print('the rank ran')"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout) == (130, "")
+
+
+def test_ctrl_c_during_the_imports_of_a_rank_waits_until_it_is_connected(tmp_path):
+    package = tmp_path / "neonlite"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "distributed.py").write_text("""
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    pass  # as some imports do
+def run_call(folder, n):
+    print(signal.SIGINT in signal.sigpending())
+""")
+    command = [sys.executable, "-c", RUN_CALL, "folder", "2"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, cwd=tmp_path, check=False)
+    assert result.stdout == "True\n"
+    assert launch(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []), 1) == set()
 
 
 # --- the network ---
