@@ -512,6 +512,7 @@ class Step:
         counts = sorted({w.updates for w, _ in pairs})  # parameters of an equal number of updates have the same scalars
         # each parameter, the index of its number of updates, and its states
         self.members = [(w, counts.index(w.updates), tuple(w.states)) for w, _ in pairs]
+        self.first = [next(w for w, k, _ in self.members if k == i) for i in range(len(counts))]  # one of each index
         self.rows: list[tuple[int, Sequence[Any]]] = []  # this index; and the parameter, its gradient and its states
         for updates, part in groupby([(w, g, *w.states) for w, g in pairs], lambda row: row[0].updates):
             rows = list(part)
@@ -542,7 +543,7 @@ class Step:
     def count(self, epoch: float | None = None) -> None:
         """Write the scalars of the next update, by default of the same epoch, and count it."""
         self.epoch = self.epoch if epoch is None else epoch
-        updates: Any = self.current_updates()
+        updates: Any = [w.updates for w in self.first]
         self.before = self.optimizer.t, updates
         on_failure(self.restore, *self.before)
         values: list[float] = []
