@@ -345,7 +345,8 @@ class Autodiff:
 
     def _check_tensor(self, x: object) -> None:
         if not isinstance(x, Tensor):
-            raise TypeError(f"Autodiff: expected a tensor to differentiate with respect to, got {describe(x)}")
+            way_out = ". Call net(x) first, which allocates net.parameters." if x is None else ""
+            raise TypeError(f"Autodiff: expected a tensor to differentiate with respect to, got {describe(x)}{way_out}")
         if x.info.dtype not in FLOAT_DTYPES:
             raise TypeError(
                 f"Autodiff: expected a float tensor, got {describe(x)} with dtype {x.info.dtype}. Create it with "

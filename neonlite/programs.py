@@ -11,7 +11,8 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from operator import methodcaller
 from threading import get_ident
 from types import MethodType
@@ -166,9 +167,9 @@ class Trace:
         """Raise TypeError if the values of a tensor are read or written at once, unless it is a constant."""
         if isinstance(x, Argument) or id(x.allocation) not in self.created or id(x.allocation) in self.written:
             self.refuse(
-                f"a value of {describe(x)} that is read or written at once, as by if, float, print, get or a primitive",
-                "Use be.where(condition, a, b) instead of if; pass what decides in Python as a static argument: "
-                "jit(f, static=('name',))",
+                f"a value of {describe(x)} that is read or written at once, as by if, max, float, get or a primitive",
+                "Use be.where(condition, a, b) instead of if, and be.maximum instead of max; return what you read by "
+                "float or get; pass what decides in Python as a static argument: jit(f, static=('name',))",
             )
 
     def refuse(self, what: str, way_out: str) -> NoReturn:
@@ -229,6 +230,16 @@ def unflatten(structure: Any, leaves: Any) -> Any:
     if isinstance(kind, tuple):
         return dict(zip(kind, values, strict=True))
     return kind(*values) if hasattr(kind, "_fields") else kind(values)
+
+
+def label_leaves(structure: Any, name: str) -> Iterator[str]:
+    """Yield the name of each leaf of an argument: that of its parameter, with indices in a container."""
+    if structure is None:
+        yield name
+        return
+    kind, parts = structure
+    for key, part in zip(kind if isinstance(kind, tuple) else range(len(parts)), parts, strict=True):
+        yield from label_leaves(part, f"{name}[{key!r}]")
 
 
 class Static:
@@ -486,13 +497,23 @@ class Jit(Untracked, Generic[P, R]):
         """Trace the function, and compile a program. If that fails, all is as before."""
         return atomic(self._trace, structure, leaves, tensors)
 
+    def _labels(self, given: Any, named: Any) -> Iterator[str]:
+        """Yield the name of each leaf of the arguments."""
+        names: list[str] = []
+        with suppress(TypeError, ValueError):  # a built-in function has no signature
+            names = [p.name for p in inspect.signature(self.f).parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
+        for n, part in enumerate(given[1]):
+            yield from label_leaves(part, names[n] if n < len(names) else f"x{n}")
+        for name, part in zip(*named, strict=True):
+            yield from label_leaves(part, name)
+
     def _trace(self, structure: Any, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Compiled:
-        arguments, given, rest = [], [], iter(tensors)
+        arguments, given, rest, labels = [], [], iter(tensors), [*self._labels(*structure)]
         like = next((x for x in leaves if hasattr(x, "with_operand")), None)
         for k, x in enumerate(leaves):
             if isinstance(operand_of(x), Operand) or isinstance(x, float) or hasattr(x, "dtype"):
                 t = next(rest)
-                argument = Argument(None, t.info, getattr(operand_of(x), "name", None) or f"x{k}")
+                argument = Argument(None, t.info, getattr(operand_of(x), "name", None) or labels[k])
                 arguments.append(argument)
                 if like is not None and isinstance(x, float):
                     given.append(like.with_operand(argument, ()))

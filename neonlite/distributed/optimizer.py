@@ -254,7 +254,7 @@ class Distributed(OptimizerWrapper):
         scale = getattr(self.optimizer, "scale_errors", None)
         return errors if scale is None else scale(errors)
 
-    def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
+    def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
         layers, communicator = list(layer_list), world()
         pass_last_write(self, self.wrapped)
         if not layers or communicator.size == 1:

@@ -42,6 +42,7 @@ from neonlite.typing import HasShape, LayerShape, LayerShapes
 
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
 Terminal: TypeAlias = "Layer | list[Terminal]"  # the last layer of a network, or of each of its branches
+USE_CALL = "Use layer(x) and nl.Autodiff"
 L = TypeVar("L")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -477,7 +478,7 @@ class Layer(WeightOwner):
         inputs, inference
             As for ``fprop``.
         """
-        refuse_in_trace("a layer's fprop", "Use layer(x) and nl.Autodiff")
+        refuse_in_trace("a layer's fprop", USE_CALL)
         self.check_inputs(inputs)
         vars(self).update(inputs=inputs, tree=None, can_backprop=not inference)  # faster than three assignments
 
@@ -693,6 +694,7 @@ class Layer(WeightOwner):
         RuntimeError
             If there was no training ``fprop`` before.
         """
+        refuse_in_trace("a layer's bprop", USE_CALL)
         if error is None and not self.trains_parameters:
             return None  # the next layer has no deltas, such as LookupTable
         self.check_error(error)
@@ -850,7 +852,10 @@ def as_columns(where: str, x: Operand, shape: Any) -> Operand:
         x = x.backend.reshape(x, (rows, -1))
     if x.ndim != 2 or x.shape[0] != rows or x.shape[1] % steps:
         expected = f"({rows}, N)" if steps == 1 else f"({rows}, {steps} N)"
-        raise ValueError(f"{where}: expected inputs {expected}, for the layer shape {shape}, got {describe(x)}.")
+        raise ValueError(
+            f"{where}: expected inputs {expected}, for the layer shape {shape}, got {describe(x)}. Each column is a "
+            "sample: transpose rows (x.T). For inputs of another shape, create a new network: the first ones set it."
+        )
     if not x.shape[1]:
         raise ValueError(f"{where}: expected inputs with one column or more, got {describe(x)}.")
     return x

@@ -214,7 +214,7 @@ class Optimizer(NervanaObject):
             raise ValueError(f"expected the kind of an optimizer, such as 'Adam(mean, mean_square)', got {kind!r:.80}")
         return states
 
-    def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
+    def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
         """Update the parameters of layers. If it raises an error, parameters, states and ``t`` are unchanged.
 
         Parameters with states of this kind of optimizer continue from them. Others start with zeros and t = 0.
@@ -223,8 +223,8 @@ class Optimizer(NervanaObject):
         ----------
         layer_list : iterable of Layer
             Layers with ``get_params()``, which returns ((W, dW), states) or a list of these.
-        epoch : float
-            Index of the epoch, from 0.
+        epoch : float, default 0
+            Index of the epoch, from 0, for the schedule.
 
         Raises
         ------
@@ -589,6 +589,11 @@ def check_gradients(where: str, parameters: Sequence[Tensor], gradients: Sequenc
     if len(parameters) != len(gradients):
         raise ValueError(
             f"{where}.step: expected a gradient for each of {len(parameters)} parameters, got {len(gradients)}"
+        )
+    if any(w is None for w in parameters):
+        raise TypeError(
+            f"{where}.step: expected allocated parameters, got {describe(*parameters)}. Call net(x) first, which "
+            "allocates net.parameters."
         )
     if len({*map(id, parameters)}) < len(parameters):
         raise ValueError(f"{where}.step: expected each parameter once, got {describe(*parameters)}")

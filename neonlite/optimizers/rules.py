@@ -490,11 +490,16 @@ class MultiOptimizer(Optimizer):
         }
         for x in mapping.values():
             instance("MultiOptimizer: each of optimizer_mapping", x, Optimizer, "an optimizer, such as Adam(),")
+            if isinstance(x, LossScaling):
+                raise TypeError(
+                    f"MultiOptimizer: expected optimizers without loss scaling, got {describe(x)}. Wrap the "
+                    "MultiOptimizer as a whole: LossScaling(MultiOptimizer(...))."
+                )
         if "default" not in mapping:
             have = ", ".join(mapping) or "none"
             raise ValueError(f"MultiOptimizer: expected a key 'default' for all other layers, got the keys: {have}.")
 
-    def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
+    def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
         layer_list = list(layer_list)
         layers: dict[int, list[Layer]] = {id(optimizer): [] for optimizer in self.optimizer_mapping.values()}
         for layer, optimizer in zip(layer_list, self._choose(map(layer_and_class_name, layer_list)), strict=True):
@@ -518,7 +523,7 @@ class MultiOptimizer(Optimizer):
         names, mapping = list(names), self.optimizer_mapping
         unknown = mapping.keys() - {"default", *(key for pair in names for key in pair)}
         if unknown and (unknown := unknown - layer_class_names()):
-            have = ", ".join(f"{name} ({classnm})" for name, classnm in names)
+            have = ", ".join(f"{name} ({classnm})" for name, classnm in names if name) or "none"
             raise ValueError(
                 f"MultiOptimizer: expected keys that are names or classes of layers, got {', '.join(sorted(unknown))}. "
                 f"The layers are {have}."
@@ -698,7 +703,7 @@ class LossScaling(OptimizerWrapper):
                 self._device_scale = be.zeros((1, 1), dtype="float32").fill(self.scale)
         return cast(Tensor, self._device_scale)
 
-    def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
+    def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
         layer_list = list(layer_list)
         if None in map(last_writer, flatten_optimizers(self)):
             atomic(self._optimize_by_wrapped, layer_list, epoch)
@@ -721,16 +726,24 @@ class LossScaling(OptimizerWrapper):
     def _check_scaled(self, be: Backend) -> Tensor:
         """Return the scale as a tensor; RuntimeError if no errors have been scaled."""
         if self._device_scale is None:
-            raise RuntimeError(
-                "LossScaling: expected errors that were scaled before the backward pass, got none. Call "
-                "net.bprop(optimizer.scale_errors(errors)), as Model.fit does, or take the gradients of "
-                "optimizer.scale_errors(cost); wrap a MultiOptimizer as a whole."
-            )
+            raise self._not_scaled()
         return self._scale_on(be)
+
+    def _not_scaled(self) -> RuntimeError:
+        """Return the error for gradients of a cost that was not scaled."""
+        return RuntimeError(
+            "LossScaling: expected errors that were scaled before the backward pass, got none. Call "
+            "net.bprop(optimizer.scale_errors(errors)), as Model.fit does, or take the gradients of "
+            "optimizer.scale_errors(cost)."
+        )
 
     def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings) -> list[Any]:
         be = cast("Backend", parameters[0].backend)
-        settings = settings._replace(divisors=(self._check_scaled(be), *settings.divisors))
+        scale = self._check_scaled(be)
+        leaves = [g.leaves.values() for g in gradients if isinstance(g, OpTreeNode) and g.leaves is not None]
+        if leaves and not any(x is scale for part in leaves for x in part):
+            raise self._not_scaled()
+        settings = settings._replace(divisors=(scale, *settings.divisors))
         return [ScaledStep(self, updates_of(self.wrapped, parameters, gradients, settings), gradients)]
 
     def count_update(self) -> None:

@@ -328,8 +328,19 @@ def test_a_scaled_optimizer_with_a_custom_optimize_gets_the_gradients_that_were_
 def test_a_compiled_step_without_scaled_errors_is_refused(be):
     w, optimizer = be.ones((1, 1)), LossScaling(GDM(0.5, 0.0))
     with pytest.raises(RuntimeError, match=r"take the gradients of optimizer\.scale_errors\(cost\)"):
-        nl.jit(lambda g: optimizer.step([w], [g]))(be.ones((1, 1)))
-    assert w.get() == 1
+        nl.jit(lambda g: optimizer.step([w], [g * 1]))(be.ones((1, 1)))
+    optimizer.step([w], [optimizer.scale_errors(w * 1)])
+    with pytest.raises(RuntimeError, match=r"take the gradients of optimizer\.scale_errors\(cost\)"):
+        optimizer.step([w], [w * 1])  # also after a step that was scaled
+    assert w.get() == 0.5
+
+
+def test_a_step_without_allocated_parameters_says_what_allocates_them(be):
+    net = make_network()
+    with pytest.raises(TypeError, match=r"Call net\(x\) first, which allocates net\.parameters"):
+        Adam().step(net.parameters, net.parameters)
+    with pytest.raises(TypeError, match=r"Call net\(x\) first, which allocates net\.parameters"):
+        nl.Autodiff(be.ones((1, 1)) * 2, be).get_grad_op_tree(net.parameters)
 
 
 def test_a_scaled_custom_rule_is_refused_in_a_compiled_step(be):

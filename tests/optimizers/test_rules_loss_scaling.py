@@ -211,13 +211,20 @@ def test_the_steps_of_a_summary_are_not_skipped(dtype):
 
 
 def test_gradients_of_unscaled_errors_are_rejected():
-    with pytest.raises(RuntimeError, match=r"net\.bprop\(optimizer\.scale_errors\(errors\)\).*wrap a MultiOptimizer"):
-        trained(MultiOptimizer({"default": LossScaling(Adam())}))
+    be = gen_backend("cpu", batch_size=1)
+    layer = Affine(1, Gaussian())[0].configure(1)
+    layer.allocate()
+    before = layer.W.get()
+    layer.dW[:] = be.ones((1, 1))
+    with pytest.raises(RuntimeError, match=r"net\.bprop\(optimizer\.scale_errors\(errors\)\)"):
+        LossScaling(Adam()).optimize([layer])
+    alike([layer.W.get()], [before])
 
 
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
+        (lambda: MultiOptimizer({"default": LossScaling(Adam())}), TypeError, r"LossScaling\(MultiOptimizer\(...\)\)"),
         (lambda: LossScaling(0.1), TypeError, "LossScaling: expected an optimizer, such as Adam.*, got 0.1"),
         (lambda: LossScaling(LossScaling(Adam())), TypeError, "expected an optimizer, such as"),
         (lambda: LossScaling(Adam(), 0), ValueError, "expected a finite number > 0 for scale, got 0"),
