@@ -5,11 +5,12 @@
   returns one op-tree per operand. ``None`` instead of the rule, or of one of the op-trees, is a zero gradient. An op
   without a rule raises NotImplementedError when it is differentiated.
 
-Gradient rules ignore broadcasting: ``Autodiff`` sums each gradient to the shape of its operand. The backend methods,
-the type stub, docs/ops.md and most tests are generated from this table; shape inference, the executors and Autodiff
-read it. Functions longer than a line and shape rules are in functions.py, images.py and linalg.py, the formulas of
-composite ops (``softmax``, ``layer_norm``) in composites.py. Functions of several ops that print as these (``mean``,
-``clip``) are methods of the backend, in tree_methods.py.
+Gradient rules ignore broadcasting: ``Autodiff`` sums each gradient over the axes along which its operand was repeated,
+or repeats it along those that were summed. The backend methods, the type stub, docs/ops.md and most tests are generated
+from this table; shape inference, the executors and Autodiff read it. Functions longer than a line and shape rules are
+in functions.py, images.py, linalg.py and recurrent.py, the formulas of composite ops (``softmax``, ``layer_norm``) in
+composites.py. Functions of several ops that print as these (``mean``, ``clip``) are methods of the backend, in
+tree_methods.py.
 """
 
 from __future__ import annotations
