@@ -432,9 +432,8 @@ class BlockedExecutor(StageExecutor):
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)`` for a plan, and set ``plan.required_arena_bytes`` and ``primitives``."""
         lay_out_images(self.primitives, plan)
-        if shifts := self.primitives.operand_shifts(plan):
-            plan.shift_offsets(shifts)
         pair_pools(plan)
+        plan.reuse_operands(self.primitives.operand_shifts(plan))
         plan.primitives = find_primitives(self.primitives, plan, self.compile)
         stages = [FusedStage(plan, s, self) if s.kind == "fused" else CallStage(plan, s, self) for s in plan.stages]
         plan.required_arena_bytes = lambda: max((stage.required_arena_bytes() for stage in stages), default=0)
