@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -116,6 +116,8 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         return reorder_call(primitives, plan, v)
     if step.op.name == "roi_pool_indices":
         return roi_call(primitives, plan, v)
+    if step.op.name == NORMALIZED.name:
+        return norm_call(primitives, plan, v)
     if (found := image_layer(primitives, plan, v)) is None:
         return None
     roles, layer, call = found
@@ -158,6 +160,19 @@ def reorder_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primiti
     return PrimitiveCall(run, (x,), (v,))
 
 
+def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
+    """Return the normalization of the channels of images in NHWC."""
+    step, reshape = plan.step_of(v), primitives.runtime.reshape
+    inputs: Any = step.inputs
+    C, matrix = step.shape[-1], rows_shape(step.shape)
+    shapes: list[Any] = [matrix, (1, C), (1, C), matrix, (1, C), (1, C)]
+
+    def run(*arrays: NativeArray) -> None:
+        primitives.batch_norm(*map(reshape, arrays, shapes), **step.attrs)
+
+    return PrimitiveCall(run, inputs, tuple(plan.stages[plan.stage_of[v]].steps))
+
+
 def roi_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall | None:
     """Return the search for the largest pixels of regions of float images; None for other images."""
     step, inputs = plan.step_of(v), cast("tuple[int, int]", plan.step_of(v).inputs)
@@ -186,22 +201,27 @@ def find_indices_of(plan: Plan, v: int) -> int | None:
     return w if w != v else None
 
 
-def pair_pools(plan: Plan) -> None:
-    """Move the positions of maxima into the stage that computes the maxima."""
-    maxima = {
-        (step.inputs, tuple(step.attrs.items())): v for v, step in plan.numbered_steps if step.op.name == "max_pool"
+def join_results(plan: Plan) -> None:
+    """Move the steps that one primitive computes together into one stage.
+
+    These are maxima and their positions, and normalized images and their statistics.
+    """
+    first = {
+        (step.op.name, step.inputs, tuple(step.attrs.items())): v
+        for v, step in plan.numbered_steps
+        if step.op.name in ("max_pool", NORMALIZED.name)
     }
-    pairs = {}
+    more: dict[int, list[int]] = {}
     for w, step in plan.numbered_steps:
-        if step.op.name == "max_pool_indices":
+        if step.op.name in JOINED:
             attrs = tuple(item for item in step.attrs.items() if item[0] != "to")
-            if (v := maxima.get((step.inputs, attrs))) is not None:
-                pairs[v] = w
-    if pairs:
-        moved = set(pairs.values())
+            if (v := first.get((JOINED[step.op.name], step.inputs, attrs))) is not None:
+                more.setdefault(v, []).append(w)
+    if more:
+        moved = {w for others in more.values() for w in others}
         plan.set_stages(
             [
-                stage._replace(steps=[stage.steps[0], pairs[stage.steps[0]]]) if stage.steps[0] in pairs else stage
+                stage._replace(steps=[*stage.steps, *more.get(stage.steps[0], ())])
                 for stage in plan.stages
                 if stage.steps[0] not in moved
             ]
@@ -274,6 +294,12 @@ def swap_axes(xp: Any, x: Any) -> Any:
     return xp.permute_dims(x, (x.ndim - 1, *range(1, x.ndim - 1), 0))
 
 
+# batch_norm of images in NHWC, the means and the variances, which one primitive computes from x, gamma and beta
+NORMALIZED = Op("normalized", doc="batch_norm in NHWC, with relu or without", kind="library", has_method=False,
+                flops_fn=lambda z, *operands: 8 * math.prod(z))
+MEANS = Op("means", doc="the means of the channels", kind="library", has_method=False)
+VARIANCES = Op("variances", doc="the variances of the channels", kind="library", has_method=False)
+JOINED = {"max_pool_indices": "max_pool", MEANS.name: NORMALIZED.name, VARIANCES.name: NORMALIZED.name}
 REORDER = Op("reorder", swap_axes, doc="images copied from CHWN to NHWC, or back", kind="library", has_method=False)
 
 
@@ -282,7 +308,8 @@ def lay_out_images(primitives: ReferencePrimitives, plan: Plan) -> None:
     read = {plan.view_base(x) for s in plan.steps if s.kind != "view" for x in s.inputs if isinstance(x, int)}
     preferring = {v for v in plan.step_values if prefers_nhwc(primitives, plan, v, v not in plan.outputs or v in read)}
     if len(preferring) > 1 and any(plan.step_of(v).op.name in CONVOLUTIONS for v in preferring):
-        ImageLayouts(primitives, plan, preferring).rewrite()
+        norms = find_norms(primitives, plan, preferring)
+        ImageLayouts(primitives, plan, preferring).rewrite(norms)
 
 
 def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: bool) -> bool:
@@ -291,6 +318,54 @@ def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: b
         return False
     roles, layer, _ = found
     return (is_read or roles[-1] == "F") and primitives.computes(plan.step_of(v).op.name, layer)
+
+
+class Norm(NamedTuple):
+    """A batch_norm of a plan: the values of its operands, of the statistics in its formula, and of its result."""
+
+    operands: tuple[int, ...]
+    mean: int
+    variance: int
+    result: int  # with ``relu``: max(., 0) of the formula
+    attrs: dict[str, Any]
+
+
+def find_norms(primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> list[Norm]:
+    """Return the batch_norms of the results of convolutions in NHWC that a primitive computes."""
+    readers: dict[int, list[int]] = {}
+    for v, step in plan.numbered_steps:
+        for x in {x for x in step.inputs if isinstance(x, int)}:
+            readers.setdefault(x, []).append(v)
+    found = []
+    for v, step in plan.composites.items():
+        operands: Any = step.inputs
+        if step.op.name != "batch_norm" or len(operands) < 3 or step.dtype != "float32" or v < len(plan.leaves):
+            continue
+        x, *parameters = operands
+        rows = rows_shape(swap_ends(step.shape)) if skip_reshapes(plan, x) in preferring else None
+        if rows is None or not all(p < len(plan.leaves) and plan.is_contiguous(p) for p in parameters):
+            continue
+        if primitives.computes_batch_norm(rows, step.attrs["eps"]):
+            steps = [plan.step_of(u) for u in formula_values(plan, v, operands)]
+            mean: Any = next(s.inputs[1] for s in steps if s.op.name == "sub" and s.inputs[0] == x)
+            total: Any = next(s.inputs[0] for s in steps if s.op.name == "sqrt")  # variance + eps
+            variance: Any = plan.step_of(total).inputs[0]
+            after = [u for u in readers.get(v, ()) if plan.step_of(u).inputs == (v, Constant(0))]
+            relu = v not in plan.outputs and [plan.step_of(u).op.name for u in after] == ["maximum"]
+            relu = relu and readers[v] == after
+            found.append(Norm(operands, mean, variance, after[0] if relu else v, step.attrs | {"relu": relu}))
+    return found
+
+
+def formula_values(plan: Plan, v: int, operands: Collection[int]) -> list[int]:
+    """Return the values of steps from which a value is computed, back to the operands of a formula."""
+    found, stack = {v: None}, [v]
+    while stack:
+        for x in plan.step_of(stack.pop()).inputs:
+            if isinstance(x, int) and x >= len(plan.leaves) and x not in found and x not in operands:
+                found[x] = None
+                stack.append(x)
+    return list(found)
 
 
 class ImageLayouts:
@@ -314,14 +389,19 @@ class ImageLayouts:
         self.repeated: dict[tuple[int, Shape], int] = {}  # {(old value, shape of the rows): numbers of the channels}
         plan.steps, plan.strides = [], {}
 
-    def rewrite(self) -> None:
+    def rewrite(self, norms: Sequence[Norm]) -> None:
         """Append the new steps to the plan, and group them into stages."""
         plan, needed = self.plan, set(self.outputs)
+        by_value = {v: norm for norm in norms for v in (norm.mean, norm.variance, norm.result)}
         for v, step in reversed(self.steps.items()):
             if v in needed:
-                needed.update(x for x in step.inputs if isinstance(x, int))
+                inputs = by_value[v].operands if v in by_value else step.inputs
+                needed.update(x for x in inputs if isinstance(x, int))
         for v, step in self.steps.items():
-            if v in needed:
+            if v in by_value:
+                if v == by_value[v].mean:
+                    self.append_norm(by_value[v])
+            elif v in needed:
                 self.append(v, step)
         plan.outputs = [self.as_output(i, v) for i, v in enumerate(plan.outputs)]
         plan.nhwc = {*self.nhwc.values(), *self.rows.values()}
@@ -389,6 +469,14 @@ class ImageLayouts:
             self.plain[v] = self.plan.append_step(step._replace(inputs=tuple(inputs)))
         else:
             self.append_nhwc(v, step, inputs)
+
+    def append_norm(self, norm: Norm) -> None:
+        """Append the steps that compute normalized images and their statistics."""
+        x, *parameters = norm.operands
+        inputs, dtype = (self.as_nhwc(x), *parameters), self.steps[norm.result].dtype
+        self.append_nhwc(norm.result, Step(NORMALIZED, norm.attrs, inputs, self.shapes[norm.result], dtype, dtype), inputs)
+        for v, op in ((norm.mean, MEANS), (norm.variance, VARIANCES)):
+            self.plain[v] = self.plan.append_step(Step(op, norm.attrs, inputs, self.shapes[v], dtype, dtype))
 
     def append_nhwc(self, v: int, step: Step, inputs: Sequence[int | Constant], **attrs: Any) -> None:
         """Append a step whose result is in NHWC."""
