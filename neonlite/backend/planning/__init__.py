@@ -185,7 +185,11 @@ class Plan(StepList):
 
     def _count(self) -> str:
         """Return the numbers of ops, stages and buffers."""
-        counts = [(self.num_distinct_ops, "op"), (len(self.stages), "stage"), (len(self.offsets) - len(self.in_place), "temporary buffer")]
+        counts = [
+            (self.num_distinct_ops, "op"),
+            (len(self.stages), "stage"),
+            (len(self.offsets) - len(self.in_place), "temporary buffer"),
+        ]
         return f"plan: {', '.join(f'{n} {word}' + 's' * (n != 1) for n, word in counts)}"
 
     def _stage_rows(self) -> list[tuple[str, ...]]:

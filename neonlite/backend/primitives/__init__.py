@@ -433,7 +433,7 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Copy images from CHWN to NHWC, or back with ``to_chwn``, where ``computes`` an op in NHWC."""
         raise NotImplementedError
 
-    def computes_batch_norm(self, rows: tuple[int, int], eps: float) -> bool:
+    def computes_batch_norm(self, rows: tuple[int, ...], eps: float) -> bool:
         """Return whether ``batch_norm`` computes images with these rows of several pixels."""
         return False
 

@@ -161,16 +161,21 @@ def reorder_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primiti
 
 
 def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
-    """Return the normalization of the channels of images in NHWC."""
-    step, reshape = plan.step_of(v), primitives.runtime.reshape
+    """Return the normalization of the channels of images in NHWC, with those of the statistics that are read."""
+    step, reshape, outputs = plan.step_of(v), primitives.runtime.reshape, plan.stages[plan.stage_of[v]].steps
     inputs: Any = step.inputs
-    C, matrix = step.shape[-1], rows_shape(step.shape)
-    shapes: list[Any] = [matrix, (1, C), (1, C), matrix, (1, C), (1, C)]
+    names, C, rows = [plan.step_of(u).op.name for u in outputs], step.shape[-1], rows_shape(step.shape)
+    shapes: list[Any] = [rows, (1, C), (1, C), rows, (1, C), (1, C)]
 
     def run(*arrays: NativeArray) -> None:
-        primitives.batch_norm(*map(reshape, arrays, shapes), **step.attrs)
+        results = dict(zip(names, arrays[len(inputs) :], strict=True))
+        for op in (MEANS, VARIANCES):
+            if op.name not in results:
+                results[op.name] = primitives.get_workspace(op.name, (C,), arrays[0])
+        ordered = (results[op.name] for op in (NORMALIZED, MEANS, VARIANCES))
+        primitives.batch_norm(*map(reshape, (*arrays[: len(inputs)], *ordered), shapes), **step.attrs)
 
-    return PrimitiveCall(run, inputs, tuple(plan.stages[plan.stage_of[v]].steps))
+    return PrimitiveCall(run, inputs, tuple(outputs))
 
 
 def roi_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall | None:
@@ -295,8 +300,13 @@ def swap_axes(xp: Any, x: Any) -> Any:
 
 
 # batch_norm of images in NHWC, the means and the variances, which one primitive computes from x, gamma and beta
-NORMALIZED = Op("normalized", doc="batch_norm in NHWC, with relu or without", kind="library", has_method=False,
-                flops_fn=lambda z, *operands: 8 * math.prod(z))
+NORMALIZED = Op(
+    "normalized",
+    doc="batch_norm in NHWC, with relu or without",
+    kind="library",
+    has_method=False,
+    flops_fn=lambda z, *operands: 7 * math.prod(z),
+)
 MEANS = Op("means", doc="the means of the channels", kind="library", has_method=False)
 VARIANCES = Op("variances", doc="the variances of the channels", kind="library", has_method=False)
 JOINED = {"max_pool_indices": "max_pool", MEANS.name: NORMALIZED.name, VARIANCES.name: NORMALIZED.name}
@@ -321,51 +331,62 @@ def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: b
 
 
 class Norm(NamedTuple):
-    """A batch_norm of a plan: the values of its operands, of the statistics in its formula, and of its result."""
+    """A batch_norm of a plan: the values of its operands, of the statistics in its formula, and of its result.
+
+    If ``attrs["relu"]``, the result is max(., 0) of the formula.
+    """
 
     operands: tuple[int, ...]
     mean: int
     variance: int
-    result: int  # with ``relu``: max(., 0) of the formula
+    result: int
     attrs: dict[str, Any]
 
 
 def find_norms(primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> list[Norm]:
-    """Return the batch_norms of the results of convolutions in NHWC that a primitive computes."""
-    readers: dict[int, list[int]] = {}
-    for v, step in plan.numbered_steps:
-        for x in {x for x in step.inputs if isinstance(x, int)}:
-            readers.setdefault(x, []).append(v)
-    found = []
+    """Return each batch_norm with gamma and beta, of images from a convolution in NHWC, that a primitive computes.
+
+    Of those of the same images, it is the first.
+    """
+    found: list[Norm] = []
     for v, step in plan.composites.items():
         operands: Any = step.inputs
-        if step.op.name != "batch_norm" or len(operands) < 3 or step.dtype != "float32" or v < len(plan.leaves):
+        if step.op.name != "batch_norm" or len(operands) < 3 or step.dtype != "float32":
             continue
         x, *parameters = operands
         rows = rows_shape(swap_ends(step.shape)) if skip_reshapes(plan, x) in preferring else None
-        if rows is None or not all(p < len(plan.leaves) and plan.is_contiguous(p) for p in parameters):
+        if rows is None or x in [norm.operands[0] for norm in found]:
+            continue
+        if not all(p < len(plan.leaves) and plan.is_contiguous(p) for p in parameters):
             continue
         if primitives.computes_batch_norm(rows, step.attrs["eps"]):
-            steps = [plan.step_of(u) for u in formula_values(plan, v, operands)]
-            mean: Any = next(s.inputs[1] for s in steps if s.op.name == "sub" and s.inputs[0] == x)
-            total: Any = next(s.inputs[0] for s in steps if s.op.name == "sqrt")  # variance + eps
+            inner = [plan.step_of(u) for u in formula_values(plan, v, operands)]
+            mean: Any = next(s.inputs[1] for s in inner if s.op.name == "sub" and s.inputs[0] == x)
+            total: Any = next(s.inputs[0] for s in inner if s.op.name == "sqrt")  # variance + eps
             variance: Any = plan.step_of(total).inputs[0]
-            after = [u for u in readers.get(v, ()) if plan.step_of(u).inputs == (v, Constant(0))]
-            relu = v not in plan.outputs and [plan.step_of(u).op.name for u in after] == ["maximum"]
-            relu = relu and readers[v] == after
-            found.append(Norm(operands, mean, variance, after[0] if relu else v, step.attrs | {"relu": relu}))
+            relu = find_relu(plan, v)
+            attrs = step.attrs | {"relu": relu is not None}
+            found.append(Norm(operands, mean, variance, v if relu is None else relu, attrs))
     return found
 
 
+def find_relu(plan: Plan, v: int) -> int | None:
+    """Return ``max(., 0)`` of a value that nothing else reads; else None."""
+    readers = [u for u, step in plan.numbered_steps if v in step.inputs]
+    if v in plan.outputs or len(readers) != 1:
+        return None
+    reader = plan.step_of(readers[0])
+    return readers[0] if (reader.op.name, reader.inputs) == ("maximum", (v, Constant(0))) else None
+
+
 def formula_values(plan: Plan, v: int, operands: Collection[int]) -> list[int]:
-    """Return the values of steps from which a value is computed, back to the operands of a formula."""
-    found, stack = {v: None}, [v]
-    while stack:
-        for x in plan.step_of(stack.pop()).inputs:
+    """Return the values of the steps of a formula, from its result back to its operands."""
+    found = [v]
+    for u in found:  # which grows
+        for x in plan.step_of(u).inputs:
             if isinstance(x, int) and x >= len(plan.leaves) and x not in found and x not in operands:
-                found[x] = None
-                stack.append(x)
-    return list(found)
+                found.append(x)
+    return found
 
 
 class ImageLayouts:
@@ -391,21 +412,27 @@ class ImageLayouts:
 
     def rewrite(self, norms: Sequence[Norm]) -> None:
         """Append the new steps to the plan, and group them into stages."""
-        plan, needed = self.plan, set(self.outputs)
-        by_value = {v: norm for norm in norms for v in (norm.mean, norm.variance, norm.result)}
-        for v, step in reversed(self.steps.items()):
-            if v in needed:
-                inputs = by_value[v].operands if v in by_value else step.inputs
-                needed.update(x for x in inputs if isinstance(x, int))
+        plan, needed = self.plan, self.needed_values({})
+        by_value = {v: x for x in norms if x.result in needed for v in (x.mean, x.variance, x.result)}
+        needed = self.needed_values(by_value)
         for v, step in self.steps.items():
             if v in by_value:
                 if v == by_value[v].mean:
-                    self.append_norm(by_value[v])
+                    self.append_norm(by_value[v], needed)
             elif v in needed:
                 self.append(v, step)
         plan.outputs = [self.as_output(i, v) for i, v in enumerate(plan.outputs)]
         plan.nhwc = {*self.nhwc.values(), *self.rows.values()}
         plan.plan_stages()
+
+    def needed_values(self, by_value: dict[int, Norm]) -> set[int]:
+        """Return the values from which the outputs are computed, if these are the results of primitives."""
+        needed = set(self.outputs)
+        for v, step in reversed(self.steps.items()):
+            if v in needed:
+                inputs = by_value[v].operands if v in by_value else step.inputs
+                needed.update(x for x in inputs if isinstance(x, int))
+        return needed
 
     def append(self, v: int, step: Step) -> None:
         """Append a step, in NHWC if that saves copies."""
@@ -470,13 +497,16 @@ class ImageLayouts:
         else:
             self.append_nhwc(v, step, inputs)
 
-    def append_norm(self, norm: Norm) -> None:
-        """Append the steps that compute normalized images and their statistics."""
-        x, *parameters = norm.operands
-        inputs, dtype = (self.as_nhwc(x), *parameters), self.steps[norm.result].dtype
-        self.append_nhwc(norm.result, Step(NORMALIZED, norm.attrs, inputs, self.shapes[norm.result], dtype, dtype), inputs)
+    def append_norm(self, norm: Norm, needed: Collection[int]) -> None:
+        """Append the steps that compute normalized images, and those of their statistics that are needed."""
+        (x, *parameters), step = norm.operands, self.steps[norm.result]
+        inputs = self.as_nhwc(x), *parameters
+        self.append_nhwc(norm.result, step._replace(op=NORMALIZED, attrs=norm.attrs), inputs)
         for v, op in ((norm.mean, MEANS), (norm.variance, VARIANCES)):
-            self.plain[v] = self.plan.append_step(Step(op, norm.attrs, inputs, self.shapes[v], dtype, dtype))
+            if v not in needed:
+                continue
+            new = self.steps[v]._replace(op=op, attrs=norm.attrs, inputs=inputs)
+            self.plain[v] = self.plan.append_step(new)
 
     def append_nhwc(self, v: int, step: Step, inputs: Sequence[int | Constant], **attrs: Any) -> None:
         """Append a step whose result is in NHWC."""
