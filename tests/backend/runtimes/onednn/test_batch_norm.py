@@ -85,6 +85,15 @@ def normalized(be: Backend, x: Any, relu: bool = True) -> list[Any]:
     return [t.get() for t in be.evaluate(trees)]
 
 
+def test_a_result_that_is_also_evaluated_without_relu_has_both_values(cpu: Backend) -> None:
+    x = images(cpu)
+    n = cpu.batch_norm(x, *parameters(cpu))
+    y = cpu.conv(cpu.maximum(n, 0), cpu.array(np.eye(16).reshape(16, 1, 1, 16)))
+    found = [t.get() for t in cpu.evaluate([n, y, cpu.sum(cpu.square(y))])]
+    np.testing.assert_array_equal(found[0], normalized(cpu, x, relu=False)[0])
+    np.testing.assert_allclose(found[1], np.maximum(found[0], 0), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_relu_propagates_nan_of_images_that_are_not_finite(cpu: Backend, value: float) -> None:
     found = normalized(cpu, cpu.conv(images(cpu), cpu.array(np.full((16, 1, 1, 16), value))))[0]
@@ -98,6 +107,7 @@ def test_relu_propagates_nan_of_images_that_are_not_finite(cpu: Backend, value: 
     assert "maximum" not in ops_of(cpu.plan(*trees))
     found = cpu.evaluate(trees)[0].get()
     np.testing.assert_array_equal(np.isnan(found).all(axis=(1, 2, 3)), np.arange(16) == 3)
+    assert np.nanmin(found) == 0
     assert np.isnan(found).sum() == found[0].size
 
 
