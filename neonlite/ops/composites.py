@@ -169,8 +169,8 @@ def batch_norm(
 ) -> Operand:
     """Return images (C, *sizes, N), each channel normalized."""
     mean, scale = channel_statistics(be, x, eps)
-    normalized = (x + -mean) * scale_and_shift(scale, per_channel(be, x, gamma), None)
-    return scale_and_shift(normalized, None, per_channel(be, x, beta))
+    d = x - mean if x.ndim == 2 else x + -mean
+    return scale_and_shift(d * scale_and_shift(scale, per_channel(be, x, gamma), None), None, per_channel(be, x, beta))
 
 
 def grad_batch_norm(
@@ -188,9 +188,11 @@ def grad_batch_norm(
     """
     axes, m = tuple(range(1, x.ndim)), math.prod(x.shape[1:])
     mean, scale = channel_statistics(be, x, eps)
-    dgamma, dbeta = be.sum((-mean + x) * dz, axis=axes) * scale, be.sum(dz, axis=axes)
-    dx = (mean - x) * (scale * dgamma * (1 / m)) + dz - dbeta * (1 / m)
-    dx = dx * scale_and_shift(scale, per_channel(be, x, gamma), None)
+    d: Any = x - mean if x.ndim == 2 else -mean + x
+    dgamma, dbeta = be.sum(d * dz, axis=axes) * scale, be.sum(dz, axis=axes)
+    k = scale * dgamma * (1 / m)
+    dx: Any = dz - d * k if x.ndim == 2 else (mean - x) * k + dz
+    dx = (dx - dbeta * (1 / m)) * scale_and_shift(scale, per_channel(be, x, gamma), None)
     parameters = zip((gamma, beta), (dgamma, dbeta), strict=True)
     return dx, *(be.reshape(d, p.shape) for p, d in parameters if p is not None)
 
@@ -198,8 +200,8 @@ def grad_batch_norm(
 def channel_statistics(be: BackendBase, x: Operand, eps: float) -> tuple[Any, Any]:
     """Return the mean and ``1 / sqrt(variance + eps)`` of each channel.
 
-    Plans store a value that several passes read. So each pass over the images has another spelling of ``x - mean``,
-    which is faster to compute than to read.
+    Plans store a value that several passes read. So each pass over images has another spelling of ``x - mean``, which
+    is faster to compute than to store and to read. Features fit the cache, and all passes read their ``x - mean``.
     """
     axes = tuple(range(1, x.ndim))
     mean = be.mean(x, axis=axes)
