@@ -71,7 +71,8 @@ class StepList:
     """
 
     def __init__(self, trees: Sequence[OperandLike], leaves: Leaves | None, targets: Sequence[Info]) -> None:
-        instructions, leaves, result_ids = lower_to_instructions(trees, leaves)
+        composites: dict[OperandId, Instruction] = {}
+        instructions, leaves, result_ids = lower_to_instructions(trees, leaves, composites)
         self.leaves = [x.info if hasattr(x, "info") else type(x) for x in leaves.values()]
         self.names = [getattr(x, "name", None) or f"x{i}" for i, x in enumerate(leaves.values())]
         self.targets = list(targets)
@@ -86,6 +87,10 @@ class StepList:
 
         for op, attrs, ids, shape, dtype, compute_dtype in write_booleans_as_uint8(instructions):
             value_ids.append(self._add_step(op, dict(attrs), [value(x) for x in ids], shape, dtype, compute_dtype))
+        self.composites: dict[int, Step] = {}  # {result of a formula: the composite op as a step}
+        for x, (op, attrs, ids, shape, dtype, compute_dtype) in composites.items():
+            if isinstance(v := value(x), int) and v >= len(self.leaves):
+                self.composites[v] = Step(op, dict(attrs), tuple(map(value, ids)), shape, dtype, compute_dtype)
         self.outputs: list[int] = []  # the values of the targets
         for i, x in enumerate(map(value, result_ids)):
             source = self._skip_reshapes(x, self.targets[i])

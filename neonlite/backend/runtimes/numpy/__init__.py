@@ -20,7 +20,7 @@ from neonlite.backend.planning import ALIGNMENT_BYTES, Plan
 from neonlite.backend.planning.steps import Stage
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer, axis_window_offsets
-from neonlite.backend.primitives.rows import find_primitives, lay_out_images, pair_pools
+from neonlite.backend.primitives.rows import find_primitives, join_results, lay_out_images
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import accelerated, accelerator_versions, data_address
 from neonlite.backend.runtimes.base import Runner, Runtime
@@ -432,9 +432,8 @@ class BlockedExecutor(StageExecutor):
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)`` for a plan, and set ``plan.required_arena_bytes`` and ``primitives``."""
         lay_out_images(self.primitives, plan)
-        if shifts := self.primitives.operand_shifts(plan):
-            plan.shift_offsets(shifts)
-        pair_pools(plan)
+        join_results(plan)
+        plan.reuse_operands(self.primitives.operand_shifts(plan))
         plan.primitives = find_primitives(self.primitives, plan, self.compile)
         stages = [FusedStage(plan, s, self) if s.kind == "fused" else CallStage(plan, s, self) for s in plan.stages]
         plan.required_arena_bytes = lambda: max((stage.required_arena_bytes() for stage in stages), default=0)

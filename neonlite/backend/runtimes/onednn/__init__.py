@@ -22,8 +22,9 @@ from neonlite.backend.runtimes import data_address
 from neonlite.backend.runtimes.numpy import BlockedExecutor, NumPyPrimitives
 from neonlite.backend.runtimes.numpy.templates import OP_COST
 from neonlite.backend.runtimes.onednn import bindings as dnnl, post_ops
+from neonlite.backend.runtimes.onednn.batch_norm import OneDNNBatchNorm
 from neonlite.backend.runtimes.onednn.bindings import version_info
-from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, OneDNNConvolution, aligned_address
+from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, aligned_address
 from neonlite.backend.runtimes.onednn.products import OneDNNMatmul
 from neonlite.ops import OPS
 from neonlite.ops.functions import Shape, contiguous_strides
@@ -95,8 +96,8 @@ class RecurrentPrimitive(NamedTuple):
     gradient_reorders: list[dnnl.Primitive]
 
 
-class OneDNNRecurrent(OneDNNConvolution):
-    """Recurrent layers of float32 by oneDNN, on top of convolution."""
+class OneDNNRecurrent(OneDNNBatchNorm):
+    """Recurrent layers of float32 by oneDNN, on top of convolution and batch normalization."""
 
     def recurrent_shape(self, shape: Sequence[Any], dtype: str) -> RecurrentShape | None:
         """Return (kind, T, N, F, H, is_reversed) as a shape if oneDNN is faster than NumPy; else None."""
