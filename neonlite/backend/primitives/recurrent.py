@@ -23,6 +23,7 @@ from neonlite.tree_structure import untraced
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray as Array
 
 CompilePlan = Callable[[Plan], Callable[[Sequence[Array], Sequence[Array]], None]]  # of an executor
+MAX_PART = 0.25  # of a sequence, below which a part of it may be read with a stride
 FUSED_FUNCTIONS = ["tanh", "sig"]  # the activation functions of fused primitives
 BACKWARD, STATE = "_backward", "_state"  # ends of the names of the ops that read what a forward step saves
 NUM_RESULTS = {"": 0, BACKWARD: 2, STATE: 1}  # how many operands, such as the result y, precede those of a forward step
@@ -101,14 +102,47 @@ class PlannedStep(NamedTuple):
 
 def make_recurrence(planned: PlannedStep, is_training: bool) -> Recurrence:
     """Return what computes a recurrent step: a fused primitive if the runtime has a fast one for it."""
-    primitives, plan, step, operands, *_ = planned
-    kind, names = split_name(step)[0], activation_names(step.attrs)
-    if names == FUSED_FUNCTIONS:
-        (F, columns), (_, H), T = plan.shape(operands[0]), plan.shape(operands[2]), step.attrs["steps"]
-        key = primitives.recurrent_shape((kind, T, columns // T, F, H, step.attrs["reverse"]), compute_dtype(step))
-        if key is not None:
-            return FusedRecurrence(planned, is_training, key)
-    return StepRecurrence(planned, is_training)
+    key = find_fused(planned.primitives, planned.plan, planned.step)
+    return StepRecurrence(planned, is_training) if key is None else FusedRecurrence(planned, is_training, key)
+
+
+def find_fused(primitives: ReferencePrimitives, plan: Plan, step: Step) -> Any:
+    """Return the key of the fused primitive that computes a step; None if the runtime has no fast one for it."""
+    kind = split_name(step)[0]
+    if kind not in CELLS or activation_names(step.attrs) != FUSED_FUNCTIONS:
+        return None
+    x, _, W_recur, *_ = map(plan.shape, operands_of(step))
+    T, reverse = step.attrs["steps"], step.attrs["reverse"]
+    return primitives.recurrent_shape((kind, T, x[1] // T, x[0], W_recur[1], reverse), compute_dtype(step))
+
+
+def store_by_time(primitives: ReferencePrimitives, plan: Plan) -> None:
+    """Let a plan store sequences (H, T N) as (T N, H), if fused primitives and products are all that access them.
+
+    This is the memory order of fused primitives, which otherwise copy sequences, and products are as fast in both.
+    """
+    fused = {v for v, step in plan.numbered_steps if find_fused(primitives, plan, step) is not None}
+    products = {v for v, step in plan.numbered_steps if step.op.name == "dot"}
+
+    def readers(x: int) -> list[int]:
+        return [v for v, step in plan.numbered_steps if x in step.inputs]
+
+    def are_suitable(x: int) -> bool:
+        """Return whether what reads a value is as fast if it is stored by time."""
+        return all(v in fused | products or is_suitable_view(x, v) for v in readers(x))
+
+    def is_suitable_view(x: int, v: int) -> bool:
+        """Return whether a view of a value is a small part of it, or a transpose for a product."""
+        step = plan.step_of(v)
+        is_part = step.op.name == "slice" and math.prod(step.shape) <= MAX_PART * math.prod(plan.shape(x))
+        return is_part or (step.op.name == "transpose" and are_suitable(v))
+
+    for v in fused and plan.offsets:
+        step = plan.step_of(v)
+        is_sequence = v in fused and not split_name(step)[1]
+        is_read = v in products and any(y in fused for y in readers(v))
+        if (is_sequence or is_read) and len(step.shape) == 2 and step.dtype == "float32" and are_suitable(v):
+            plan.set_strides(v, (1, step.shape[0]))
 
 
 def compute_dtype(step: Step) -> str:
