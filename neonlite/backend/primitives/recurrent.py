@@ -122,6 +122,8 @@ def store_by_time(primitives: ReferencePrimitives, plan: Plan) -> None:
     This is the memory order of fused primitives, which otherwise copy sequences, and products are as fast in both.
     """
     fused = {v for v, step in plan.numbered_steps if find_fused(primitives, plan, step) is not None}
+    if not fused:
+        return
     products = {v for v, step in plan.numbered_steps if step.op.name == "dot"}
 
     def readers(x: int) -> list[int]:
@@ -137,7 +139,7 @@ def store_by_time(primitives: ReferencePrimitives, plan: Plan) -> None:
         is_part = step.op.name == "slice" and math.prod(step.shape) <= MAX_PART * math.prod(plan.shape(x))
         return is_part or (step.op.name == "transpose" and are_suitable(v))
 
-    for v in fused and plan.offsets:
+    for v in plan.offsets:
         step = plan.step_of(v)
         is_sequence = v in fused and not split_name(step)[1]
         is_read = v in products and any(y in fused for y in readers(v))

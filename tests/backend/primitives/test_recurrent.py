@@ -13,7 +13,7 @@ from neonlite import Autodiff, Backend
 from neonlite.backend.primitives import recurrent
 from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.ops import OPS
-from neonlite.ops.recurrent import build_variadic
+from neonlite.ops.recurrent import build_variadic, take_columns
 
 USES_PRIMITIVES = [name for name in RUNTIMES if name in ("cpu", "mkl", "gpu", "simulated")]
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -178,6 +178,38 @@ def test_operands_may_be_views_and_temporaries(runtime: Backend, cell: str) -> N
         y, *found = runtime.evaluate([2 * tree, *gradients])
         np.testing.assert_allclose(y.get(), 2 * expected, rtol=1e-12, err_msg=layout)
         np.testing.assert_allclose(as_row(found), row, rtol=1e-12, atol=1e-13, err_msg=layout)
+
+
+@pytest.mark.skipif(get_library() is None, reason="no oneDNN")
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        (lambda be, y, W: be.dot(W, y), ["dot", "{cell}"]),
+        (lambda be, y, W: be.dot(W, y) + take_columns(be, y, 2, 1), ["{cell}"]),
+        (lambda be, y, W: be.dot(W, y * y), []),
+        (lambda be, y, W: be.dot(W, be.reshape(be.reshape(y, (2, -1)), (4, -1))), []),
+        (lambda be, y, W: be.dot(W, y) + take_columns(be, y, 0, 12), []),
+    ],
+)
+def test_sequences_that_products_and_fused_primitives_alone_access_are_stored_by_time(
+    cell: str, read: Any, expected: list[str]
+) -> None:
+    be = nl.gen_backend("cpu")
+    xs, attrs = operands(cell, *SIZES), attributes(cell, SIZES[2])
+    weights = np.random.default_rng(2).normal(size=(4, 4))
+    found = {}
+    for dtype in ("float32", "float64"):  # fused, and by steps
+        x, *others = (be.array(a, dtype) for a in xs)
+        W = be.array(weights, dtype)
+        tree = read(be, getattr(be, cell)(x, *others, **attrs), W)
+        trees = [tree, *Autodiff(be.sum(tree * tree), be).get_grad_op_tree([*others, W])]
+        plan = be.plan(*trees)
+        stored = sorted(plan.step_of(v).op.name for v in plan.strides if plan.step_of(v).kind != "view")
+        assert stored == ([name.format(cell=cell) for name in expected] if dtype == "float32" else [])
+        found[dtype] = [t.get() for t in be.evaluate(trees)]
+    for one, other in zip(*found.values(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 @every_cell
