@@ -194,15 +194,20 @@ def final_cell_state(be: Any, y: Any, *operands: Any, steps: int, reverse: bool,
     return states[1]
 
 
-def backward(name: str, be: Any, e: Any, y: Any, *operands: Any, steps: int, reverse: bool, **attrs: str) -> Any:
-    """Return the gradients of all operands, of the error e of the result y, one after another in a row."""
+def backward(name: str, be: Any, e: Any, *values: Any, steps: int, reverse: bool, **attrs: str) -> Any:
+    """Return the gradients of all operands, one after another in a row.
+
+    ``values``: of an LSTM the error of the last c; the result y, of which e is the error; and the operands.
+    """
     cell, names = CELLS[name], activation_names(attrs)
+    *final_errors, y = values[: cell.num_states]
+    operands = values[cell.num_states :]
     x, W_input, W_recur, _, h, *_ = operands
     n, rows = x.shape[1] // steps, cell.gates_of_h * W_recur.shape[1]
     outputs = [take_columns(be, y, t * n, n) for t in range(steps)]
     h_before = [*outputs[1:], h] if reverse else [h, *outputs[:-1]]  # h of the previous step of each
     derivatives = derivatives_of(be, names)
-    errors: list[Any] = [None] * cell.num_states
+    errors: list[Any] = [None, *final_errors]
     dz_of: dict[int, Any] = {}
     rh_of: dict[int, Any] = {}
     unrolled = list(unroll(be, cell, operands, steps, reverse, functions_of(be, names)))
@@ -327,11 +332,15 @@ def sequence_shape(name: str, *operands: Shape, steps: int = 1, reverse: bool = 
     return (H, columns)
 
 
-def backward_shape(name: str, e: Shape, y: Shape, *operands: Shape, **attrs: Any) -> Shape:
+def backward_shape(name: str, e: Shape, *values: Shape, **attrs: Any) -> Shape:
     """Return the shape of the gradients of all operands in a row."""
+    *final_errors, y = values[: CELLS[name].num_states]
+    operands = values[CELLS[name].num_states :]
     expected = sequence_shape(name, *operands, **attrs)
     if not e == y == expected:
         raise ValueError(f"expected the result and its error of the shape {expected}, got {y} and {e}")
+    if any(shape != operands[-1] for shape in final_errors):
+        raise ValueError(f"expected the error of the last c of the shape {operands[-1]}, got {final_errors[0]}")
     return (1, sum(map(math.prod, operands)))
 
 
@@ -349,9 +358,9 @@ def sequence_flops(z: Shape, *operands: Shape) -> int:
     return 2 * x[1] * (math.prod(W_input) + math.prod(W_recur))
 
 
-def backward_flops(z: Shape, *operands: Shape) -> int:
+def backward_flops(name: str, z: Shape, *values: Shape) -> int:
     """Return twice as many operations as the forward pass has."""
-    return 2 * sequence_flops(z, *operands[2:])
+    return 2 * sequence_flops(z, *values[CELLS[name].num_states + 1 :])
 
 
 def build_variadic(be: Any, op: str, first: Operand, *rest: Operand, **attrs: Any) -> Any:
@@ -364,10 +373,21 @@ def build_variadic(be: Any, op: str, first: Operand, *rest: Operand, **attrs: An
 
 def grad_sequence(name: str, be: BackendBase, dz: Operand, z: Operand, *operands: Operand, **attrs: Any) -> Gradients:
     """Return the gradients of a sequence: parts of the result of its backward op."""
-    row: Operand = build_variadic(be, f"{name}_backward", dz, z, *operands, **attrs)
+    zeros = [be.zeros(x.shape, dtype=x.info.dtype) for x in operands[5:]]
+    return split_gradients(build_variadic(be, f"{name}_backward", dz, *zeros, z, *operands, **attrs), operands)
+
+
+def grad_state(be: BackendBase, dz: Operand, z: Operand, y: Operand, *operands: Operand, **attrs: Any) -> Gradients:
+    """Return the gradients of the last c of an LSTM: parts of the result of its backward op, for errors of 0."""
+    zeros = be.zeros(y.shape, dtype=y.info.dtype)
+    return None, *split_gradients(build_variadic(be, "lstm_backward", zeros, dz, y, *operands, **attrs), operands)
+
+
+def split_gradients(row: Any, operands: Sequence[Operand]) -> Gradients:
+    """Return the gradients of operands as parts of a row."""
     parts, start = [], 0
     for x in operands:
-        part = take_columns(be, row, start, math.prod(x.shape))
-        parts.append(be.build("reshape", part, to=x.shape))
+        part = take_columns(row.backend, row, start, math.prod(x.shape))
+        parts.append(row.backend.build("reshape", part, to=x.shape))
         start += math.prod(x.shape)
     return tuple(parts)
