@@ -373,14 +373,20 @@ def build_variadic(be: Any, op: str, first: Operand, *rest: Operand, **attrs: An
 
 def grad_sequence(name: str, be: BackendBase, dz: Operand, z: Operand, *operands: Operand, **attrs: Any) -> Gradients:
     """Return the gradients of a sequence: parts of the result of its backward op."""
-    zeros = [be.zeros(x.shape, dtype=x.info.dtype) for x in operands[5:]]
+    zeros = [zeros_like(be, x) for x in operands[5:]]
     return split_gradients(build_variadic(be, f"{name}_backward", dz, *zeros, z, *operands, **attrs), operands)
 
 
 def grad_state(be: BackendBase, dz: Operand, z: Operand, y: Operand, *operands: Operand, **attrs: Any) -> Gradients:
     """Return the gradients of the last c of an LSTM: parts of the result of its backward op, for errors of 0."""
-    zeros = be.zeros(y.shape, dtype=y.info.dtype)
-    return None, *split_gradients(build_variadic(be, "lstm_backward", zeros, dz, y, *operands, **attrs), operands)
+    h: Operand = build_variadic(be, "lstm", *operands, **attrs)  # y, unless that was replaced
+    row: Operand = build_variadic(be, "lstm_backward", zeros_like(be, h), dz, h, *operands, **attrs)
+    return None, *split_gradients(row, operands)
+
+
+def zeros_like(be: Any, x: Operand) -> Any:
+    """Return zeros of the shape of x, a view of one number."""
+    return be.broadcast_to(be.zeros((1, 1), dtype=x.info.dtype), x.shape)
 
 
 def split_gradients(row: Any, operands: Sequence[Operand]) -> Gradients:

@@ -58,7 +58,8 @@ def attributes(cell: str, T: int, reverse: bool = False) -> dict[str, Any]:
 def by_forward_functions(cell: str, xs: list[Any], e: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
     """Return the result of an op, and that of its backward op."""
     y = OPS[cell].run(np, *xs, **attrs)
-    return y, OPS[f"{cell}_backward"].run(np, e, y, *xs, **attrs)
+    of_last_c = [np.zeros_like(c) for c in xs[5:]]
+    return y, OPS[f"{cell}_backward"].run(np, e, *of_last_c, y, *xs, **attrs)
 
 
 def last_cells(xs: list[Any], attrs: dict[str, Any]) -> Any:
@@ -130,6 +131,26 @@ def test_the_last_cell_state_of_a_known_result_is_computed_again(runtime: Backen
         state = build_variadic(runtime, "lstm_state", y, *tensors, **attrs)
         np.testing.assert_allclose(state.get(), last_cells(xs, attrs), rtol=1e-5, atol=1e-5)
         assert len(forward_passes) == 1
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 2e-5)])
+@pytest.mark.parametrize("T", [1, 2, 6])
+def test_the_errors_of_the_result_and_of_the_last_cell_state_need_one_forward_pass(
+    runtime: Backend, forward_passes: list[str], reverse: bool, dtype: str, tolerance: float, T: int
+) -> None:
+    F, H, _, N = SIZES
+    xs, attrs = operands("lstm", F, H, T, N), attributes("lstm", T, reverse)
+    e, of_c = (np.random.default_rng(1).normal(size=(H, columns)) for columns in (T * N, N))
+    tensors, (te, tc) = [runtime.array(x, dtype) for x in xs], (runtime.array(x, dtype) for x in (e, of_c))
+    y = runtime.lstm(*tensors, **attrs)
+    c = build_variadic(runtime, "lstm_state", y, *tensors, **attrs)
+    gradients = Autodiff(runtime.sum(y * te) + runtime.sum(c * tc), runtime).get_grad_op_tree(tensors)
+    for _ in range(2):
+        *_, found = runtime.evaluate([y, c]), runtime.evaluate(gradients)
+    row = OPS["lstm_backward"].run(np, e, of_c, OPS["lstm"].run(np, *xs, **attrs), *xs, **attrs)
+    np.testing.assert_allclose(as_row(found), row, rtol=tolerance, atol=tolerance)
+    assert len(forward_passes) == 4  # of both, twice
 
 
 @every_cell
@@ -230,7 +251,7 @@ def test_several_recurrent_ops_in_a_plan_do_not_share_what_they_save(runtime: Ba
     rows = []
     for xs, below in zip(reversed(layers), [1, 0, -1], strict=True):
         x = values if below < 0 else run_below(cell, layers[: below + 1], attrs)
-        row = OPS[f"{cell}_backward"].run(np, e, OPS[cell].run(np, x, *xs[1:], **attrs), x, *xs[1:], **attrs)
+        row = by_forward_functions(cell, [x, *xs[1:]], e, attrs)[1]
         rows.append(row[0, x.size :])
         e = row[0, : x.size].reshape(x.shape)
     asked = [t for ts in reversed(tensors) for t in ts[1:]]
