@@ -186,11 +186,23 @@ def forward(be: Any, cell: Cell, operands: Sequence[Any], steps: int, reverse: b
     return be.concat([outputs[t] for t in range(steps)], axis=1)
 
 
-def final_cell_state(be: Any, y: Any, *operands: Any, steps: int, reverse: bool, **attrs: str) -> Any:
+def final_cell_state(
+    be: Any,
+    y: Any,
+    x: Any,
+    W_input: Any,
+    W_recur: Any,
+    b: Any,
+    h: Any,
+    c: Any,
+    *,
+    steps: int,
+    reverse: bool,
+    **attrs: str,
+) -> Any:
     """Return c after the last step of an LSTM, of the result y and the operands of ``lstm``."""
-    *_, (_, _, states, _) = unroll(
-        be, CELLS["lstm"], operands, steps, reverse, functions_of(be, activation_names(attrs))
-    )
+    functions = functions_of(be, activation_names(attrs))
+    *_, (_, _, states, _) = unroll(be, CELLS["lstm"], [x, W_input, W_recur, b, h, c], steps, reverse, functions)
     return states[1]
 
 
