@@ -117,7 +117,7 @@ class BiBNRNN(RunningStatistics, BiRNN):
 
     def training_formula(self, x: Operand) -> Operand:
         """Return ``formula(x)`` from the recurrent state, and assign that and the running statistics."""
-        be, rho, parts = self.be, self.rho, self.split_directions(x)
+        be, rho, parts = self.be, self.rho, self._split_directions(x)
         z = be.concat([be.dot(self.split_weights(self.W, k)[0], part) for k, part in enumerate(parts)], axis=0)
         new = be.mean(z, axis=1), be.var(z, axis=1)
         running = [self.gmean, self.gvar]
@@ -126,7 +126,7 @@ class BiBNRNN(RunningStatistics, BiRNN):
 
     def inference_formula(self, x: Operand) -> Operand:
         """Return h of all steps, with inputs normalized by the running statistics."""
-        return self.run_directions(x, training=False, by_minibatch=False)
+        return self._run_directions(x, training=False, by_minibatch=False)
 
     def unroll(
         self, x: Operand, direction: int, initial: Sequence[Operand], by_minibatch: bool = True

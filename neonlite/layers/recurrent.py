@@ -133,11 +133,11 @@ class RecurrentBase(ParameterLayer):
 
     def formula(self, x: Operand) -> Operand:
         """Return h of all steps, from zeros or ``init_state``."""
-        return self.run_directions(x, training=False)
+        return self._run_directions(x, training=False)
 
     def training_formula(self, x: Operand) -> Operand:
         """Return h of all steps from the recurrent state, and assign the states after the last step to it."""
-        return self.run_directions(x, training=True)
+        return self._run_directions(x, training=True)
 
     def unroll(self, x: Operand, direction: int, initial: Sequence[Operand]) -> tuple[Operand, list[Operand]]:
         """Return h of all steps of one direction, (output_size, T N), and the states after the last step, as op-trees.
@@ -166,22 +166,15 @@ class RecurrentBase(ParameterLayer):
             final.append(build_variadic(be, "lstm_state", y, *operands, **y.attrs))
         return y, final
 
-    def run_directions(self, x: Operand, training: bool, **options: bool) -> Operand:
-        """Return h of all steps of all directions as an op-tree; in training, assign the final states.
+    def _run_directions(self, x: Operand, training: bool, **options: bool) -> Operand:
+        """Return h of all steps of all directions; in training, read and write the recurrent state.
 
-        Parameters
-        ----------
-        x : Tensor or OpTreeNode
-            The inputs.
-        training : bool
-            Whether to start from the recurrent state, and to assign the states after the last step to it.
-        **options
-            Options of ``unroll``.
+        ``options`` are those of ``unroll``.
         """
         be, passed = self.be, passed_states.get()
-        parts = self.split_directions(x)
+        parts = self._split_directions(x)
         n = parts[0].shape[1] // self.nsteps
-        initial = self.check_states(self.init_state, n) if passed is None else passed.get(self, [])
+        initial = self._check_states(self.init_state, n) if passed is None else passed.get(self, [])
         if passed is None and self.init_state is None and training and not self.reset_cells:
             initial = copy_tensors(self.recurrent_state(n))  # constants
         zeros = [be.zeros((self.nout, n), name="zeros")] * len(self.state_names)
@@ -195,27 +188,13 @@ class RecurrentBase(ParameterLayer):
         outputs = [h for h, _ in results]
         return outputs[0] if len(outputs) == 1 else be.concat(outputs, axis=0)
 
-    def split_directions(self, x: Operand) -> list[Operand]:
-        """Return the inputs of each direction, (nin_per_direction, T N).
-
-        Parameters
-        ----------
-        x : Tensor or OpTreeNode
-            The inputs.
-        """
+    def _split_directions(self, x: Operand) -> list[Operand]:
+        """Return the inputs of each direction, (nin_per_direction, T N)."""
         x, F = self.be.reshape(x, (self.nin, -1)), self.nin_per_direction
         return [take_rows(self.be, x, k * F, F) if self.split_inputs else x for k in range(self.num_directions)]
 
-    def check_states(self, init_state: Operand | Sequence[Operand] | None, n: int) -> list[Operand]:
-        """Return initial states of n sequences as a list, empty for None. ValueError if their shapes do not fit.
-
-        Parameters
-        ----------
-        init_state : Tensor, list of Tensor or None
-            h (output_size, N), or all states.
-        n : int
-            The number of sequences.
-        """
+    def _check_states(self, init_state: Operand | Sequence[Operand] | None, n: int) -> list[Operand]:
+        """Return initial states of n sequences as a list, empty for None. ValueError if their shapes do not fit."""
         given: Any = [] if init_state is None else init_state
         states, expected = list(given) if isinstance(given, list | tuple) else [given], (self.nout, n)
         is_bidirectional, fits = self.num_directions == 2, len(states) <= len(self.state_names)
@@ -327,10 +306,8 @@ class RecurrentBase(ParameterLayer):
 
         Parameters
         ----------
-        inputs : Tensor
-            (nin, T N), or (C H W, N) for images.
-        inference : bool
-            Do not prepare for ``bprop``.
+        inputs, inference
+            As for ``Layer.fprop``; inputs (nin, T N), or (C H W, N) for images.
         init_state : Tensor or list of Tensor, optional
             The initial h (output_size, N), or all initial states. Default: the final states of the previous minibatch.
         beta : float
@@ -348,7 +325,7 @@ class RecurrentBase(ParameterLayer):
                 "different passes cannot be added"
             )
         be, init_state = self.be, self.init_state if init_state is None else init_state
-        given, states = self.check_states(init_state, be.bsz), self.recurrent_state(be.bsz)
+        given, states = self._check_states(init_state, be.bsz), self.recurrent_state(be.bsz)
         initial = states if init_state is None and not self.reset_cells else given
         be.assign(self.initial_states, [*initial, *[0] * (len(states) - len(initial))])
         with passing_states({self: self.initial_states}) as passed:
@@ -467,13 +444,7 @@ class RecurrentBase(ParameterLayer):
         return arrays if any(array.any() for array in arrays.values()) else {}
 
     def set_state(self, arrays: dict[str, NativeArray]) -> None:
-        """Start the next minibatch from a recurrent state; from zeros if it is empty.
-
-        Parameters
-        ----------
-        arrays : dict of str to ndarray
-            The states by name, (output_size, N) each.
-        """
+        """Start the next minibatch from a recurrent state, (output_size, N) each; from zeros if it is empty."""
         self.check_state(arrays)
         self.reset()
         if arrays:
@@ -482,13 +453,7 @@ class RecurrentBase(ParameterLayer):
                 t[:] = arrays[name]
 
     def check_state(self, arrays: dict[str, NativeArray]) -> None:
-        """Raise ValueError unless the dict is empty or contains the recurrent state of this layer.
-
-        Parameters
-        ----------
-        arrays : dict of str to ndarray
-            The states by name, (output_size, N) each.
-        """
+        """Raise ValueError unless the dict is empty or contains the recurrent state of this layer."""
         shapes: dict[str, Any] = {name: getattr(array, "shape", ()) for name, array in arrays.items()}
         names = {*self.state_names}
         fits = shapes.keys() == names and all(len(s) == 2 and s[0] == self.nout for s in shapes.values())

@@ -93,14 +93,8 @@ class StatePassing(LayerContainer):
     input_labels: tuple[str, ...]
     expected_inputs: str  # in error messages
 
-    def pair_layers(self, connections: Sequence[int] | None = None) -> None:
-        """Set ``state_pairs``, and start every minibatch from zeros. ValueError if layers are incompatible.
-
-        Parameters
-        ----------
-        connections : sequence of int, optional
-            As for ``Seq2Seq``.
-        """
+    def _pair_layers(self, connections: Sequence[int] | None = None) -> None:
+        """Set ``state_pairs``, and start every minibatch from zeros. ValueError if layers are incompatible."""
         pairs = [pair_recurrent_layers(self.name, self.encoder, x, connections) for x in self.decoders]
         self.state_pairs = list(itertools.chain(*pairs))
         for layer in recurrent_layers(self):
@@ -142,45 +136,25 @@ class StatePassing(LayerContainer):
             raise ValueError(f"{self.name}: expected inputs {self.expected_inputs} alone, got {describe(inputs)}")
         for label, x, shape in zip(self.input_labels, parts, self.in_shape or [None] * len(parts), strict=False):
             self.check_tensor(f"inputs {label}", x, shape)
-        first, *others = self.part_inputs(parts, inference)
+        first, *others = self._part_inputs(parts, inference)
         if len(parts) == 1:
-            self.outputs = self.infer(first)
+            self.outputs = self._infer(first)
             return self.outputs
-        self.encode(first, inference)
+        self._encode(first, inference)
         outputs = [decoder.fprop(y, inference) for decoder, y in zip(self.decoders, others, strict=True)]
         self.outputs, self.can_backprop = outputs if len(outputs) > 1 else outputs[0], not inference
         return self.outputs
 
-    def part_inputs(self, inputs: Sequence[Tensor], inference: bool) -> Sequence[Tensor]:
-        """Return the inputs of the encoder and the decoders.
-
-        Parameters
-        ----------
-        inputs, inference
-            As for ``fprop``, which has checked them.
-        """
+    def _part_inputs(self, inputs: Sequence[Tensor], inference: bool) -> Sequence[Tensor]:
+        """Return the inputs of the encoder and the decoders, given those of ``fprop``."""
         raise NotImplementedError
 
-    def infer(self, x: Tensor) -> Tensor:
-        """Return the outputs at inference of the first input alone.
-
-        Parameters
-        ----------
-        x : Tensor
-            Inputs of the encoder, (F, T N).
-        """
+    def _infer(self, x: Tensor) -> Tensor:
+        """Return the outputs at inference of the first input alone."""
         raise NotImplementedError
 
-    def encode(self, x: Tensor, inference: bool = True) -> None:
-        """Run the encoder, and pass its final states to the decoders.
-
-        Parameters
-        ----------
-        x : Tensor
-            Inputs of the encoder, (F, T N).
-        inference : bool
-            Do not prepare for ``bprop``.
-        """
+    def _encode(self, x: Tensor, inference: bool = True) -> None:
+        """Run the encoder, and pass its final states to the decoders."""
         self.encoder.fprop(x, inference)
         for layer, encoder in self.state_pairs:
             layer.init_state = encoder.final_states[: len(layer.state_names)]
@@ -263,7 +237,7 @@ class Seq2Seq(StatePassing):
         )
         self.encoder, self.decoder = cast(tuple[Encoder, Decoder], self.layers)
         self.decoders, self.decoder_connections = [self.decoder], decoder_connections
-        self.pair_layers(decoder_connections)
+        self._pair_layers(decoder_connections)
 
     # --- shapes, buffers, fprop and bprop ---
 
@@ -281,21 +255,15 @@ class Seq2Seq(StatePassing):
         self.in_shape, self.out_shape = shapes, self.decoder.out_shape
         return self
 
-    def part_inputs(self, inputs: Sequence[Tensor], inference: bool) -> Sequence[Tensor]:
+    def _part_inputs(self, inputs: Sequence[Tensor], inference: bool) -> Sequence[Tensor]:
         if len(inputs) > 1:
-            self.set_decoder_steps(self.in_shape[1][1])
+            self._set_decoder_steps(self.in_shape[1][1])
         return inputs
 
     # --- decoding step by step ---
 
-    def set_decoder_steps(self, steps: int) -> None:
-        """Configure the decoder for a number of time steps, in the same memory.
-
-        Parameters
-        ----------
-        steps : int
-            Number of steps per pass.
-        """
+    def _set_decoder_steps(self, steps: int) -> None:
+        """Configure the decoder for a number of time steps, in the same memory."""
         if self.decoder.in_shape[1] != steps:
             self.decoder.configure(self.decoder.shape_for_seq_len(steps))
             self.decoder.allocate()
@@ -310,8 +278,8 @@ class Seq2Seq(StatePassing):
             Inputs of the encoder, (F, T N).
         """
         self.allocate_missing()
-        self.set_decoder_steps(1)
-        self.encode(x)
+        self._set_decoder_steps(1)
+        self._encode(x)
 
     def decode_step(self, token_ids: Operand | None = None) -> Tensor:
         """Return the decoder's outputs of the next step.
@@ -331,7 +299,7 @@ class Seq2Seq(StatePassing):
             decoder_layer.init_state = decoder_layer.final_states
         return cast(Tensor, outputs)
 
-    def infer(self, x: Tensor) -> Tensor:
+    def _infer(self, x: Tensor) -> Tensor:
         """Return the decoder's outputs when each step reads the most probable token of the previous step."""
         self.start_decoding(x)
         outputs, token_ids = self.buffer("outputs", self.out_shape), None
@@ -500,7 +468,7 @@ class SkipThought(StatePassing):
                 f"next sentence, got {', '.join(type(x).__name__ for x in self.layers)}"
             )
         self.table, self.encoder, *self.decoders = cast(tuple[LookupTable, Encoder, Decoder, Decoder], self.layers)
-        self.pair_layers()
+        self._pair_layers()
 
     def build_layers(self, name: str | None) -> list[Layer]:
         """Return the table, the encoder and the decoders.
@@ -560,13 +528,13 @@ class SkipThought(StatePassing):
         """Return the decoders' outputs as op-trees of [sentence, before, after]."""
         return super().build_tree([self.table.build_tree(ids, training) for ids in cast(Any, x)], training)
 
-    def part_inputs(self, inputs: Sequence[Tensor], inference: bool) -> Sequence[Tensor]:
+    def _part_inputs(self, inputs: Sequence[Tensor], inference: bool) -> Sequence[Tensor]:
         token_ids = self.buffer("token ids", self.table.in_shape, "float32")
-        for x, columns in zip(inputs, self.split_columns(token_ids), strict=False):
+        for x, columns in zip(inputs, self._split_columns(token_ids), strict=False):
             columns[:] = x.reshape(1, -1)
-        return self.split_columns(self.table.fprop(token_ids, inference))
+        return self._split_columns(self.table.fprop(token_ids, inference))
 
-    def infer(self, x: Tensor) -> Tensor:
+    def _infer(self, x: Tensor) -> Tensor:
         """Return the vectors of sentences, (nhidden, N)."""
         self.encoder.fprop(x, inference=True)
         return recurrent_layers(self.encoder)[-1].final_state()
@@ -575,17 +543,11 @@ class SkipThought(StatePassing):
         """Compute all gradients. Token ids have no deltas."""
         errors = self.buffer("embedding errors", self.table.out_shape)
         deltas: Any = super().bprop(error, alpha, beta)
-        self.be.assign(self.split_columns(errors), deltas)
+        self.be.assign(self._split_columns(errors), deltas)
         self.table.bprop(errors)
 
-    def split_columns(self, x: Tensor) -> list[Tensor]:
-        """Return views of the columns of each of the three inputs.
-
-        Parameters
-        ----------
-        x : Tensor
-            Inputs or outputs of the table, or their errors, (F, T N).
-        """
+    def _split_columns(self, x: Tensor) -> list[Tensor]:
+        """Return views of the columns of each of the three inputs."""
         ends = itertools.accumulate((part.in_shape[1] * self.be.bsz for part in self.networks), initial=0)
         return [x[:, start:end] for start, end in itertools.pairwise(ends)]
 
