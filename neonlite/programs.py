@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import methodcaller
 from threading import get_ident
 from types import MethodType
-from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from neonlite import typing
 from neonlite.backend.concurrency import Cache, create_lock
@@ -23,7 +23,7 @@ from neonlite.backend.creation import new_tensor
 from neonlite.backend.objects import AttributeSnapshot
 from neonlite.backend.planning.assignment import CompiledAssignment, as_operand
 from neonlite.backend.tensor import Tensor, overlap, parse_index
-from neonlite.backend.transaction import atomic, begin_last_write
+from neonlite.backend.transaction import Snapshot, atomic, begin_last_write
 from neonlite.backend.validation import check_open, function
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
@@ -105,6 +105,14 @@ class Trace:
         self.steps: list[Any] = []  # with ``current_updates()``, ``count()`` and ``finish()``, for each run
         self.activation_inputs: dict[Any, Any] = {}  # {layer: its inputs}
         self.uses: list[Any] = []  # layers and other objects whose attributes the function reads
+
+    def __enter__(self) -> Self:
+        """Trace what this thread does in a ``with`` block."""
+        traces[get_ident()] = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        del traces[get_ident()]
 
     def read(self, x: Tensor) -> Operand:
         """Return the value of a tensor at this point: the expression assigned to it, or the tensor itself."""
@@ -331,6 +339,11 @@ class Program(Untracked):
             results.append(x if kind == "object" else arguments[x] if kind == "argument" else outputs[x])
         return results
 
+    @functools.cached_property
+    def snapshot(self) -> Snapshot:
+        """Copies of what the program writes, for a transaction that may fail after it."""
+        return Snapshot(self.targets)
+
     def __repr__(self) -> str:
         return f"program of {self.name}: {self.plan}"
 
@@ -421,10 +434,8 @@ class Jit(Untracked, Generic[P, R]):
             with self.lock:
                 if compiled is None:
                     compiled = self.cache.find(structure_key)  # another thread may have compiled it
-                if compiled is None:
-                    compiled = self.cache.add(structure_key, self._compile(structure, leaves, tensors))
-                elif not compiled.program.is_current():
-                    compiled = self.cache[structure_key] = self._compile(structure, leaves, tensors)
+                if compiled is None or not compiled.program.is_current():
+                    compiled = self.cache.replace(structure_key, self._compile(structure, leaves, tensors))
                 results = atomic(compiled.program, tensors, last=compiled.program)
         if compiled.arrays:
             results = [rewrap(*pair) for pair in zip(compiled.arrays, results, strict=True)]
@@ -491,15 +502,11 @@ class Jit(Untracked, Generic[P, R]):
                 given.append(x.value if isinstance(x, Static) else x)
         values = iter(given)
         args, kwargs = (unflatten(part, values) for part in structure)
-        trace, thread = Trace(self.name), get_ident()
-        traces[thread] = trace
-        try:
+        with Trace(self.name) as trace:
             value = self.f(*args, **kwargs)
             results: list[Any] = []
             returned = flatten(value, results)
             operands = [trace.read(y) if isinstance(y := operand_of(x), Tensor) else y for x in results]
-        finally:
-            del traces[thread]
         known = [*tensors, *[t for t, _ in trace.assignments()], *operands]
         be = next((x.backend for x in known if isinstance(x, Operand)), None) or typing.current_backend()
         program = Program(be, arguments, trace, operands)
