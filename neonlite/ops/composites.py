@@ -12,8 +12,9 @@ from typing import Any
 from neonlite.ops.functions import Gradients
 from neonlite.typing import AxisLike, BackendBase, Operand
 
-GELU_SCALE, GELU_CUBE = math.sqrt(8 / math.pi), 0.044715
-GELU_LIMIT = 25.0  # beyond it the logistic function is 0 or 1, and the cube could overflow
+GELU_SCALE = math.sqrt(8 / math.pi)
+GELU_CUBE = 0.044715 * GELU_SCALE
+GELU_LIMIT = 25.0  # beyond it the logistic function is 0 or 1, and the square could overflow
 
 
 # --- softmax ---
@@ -94,25 +95,24 @@ def elu(be: BackendBase, x: Operand, *, alpha: float = 1.0) -> Operand:
     return be.maximum(x, 0) + alpha * (be.exp(be.minimum(x, 0)) - 1)
 
 
-def gelu_gate(be: BackendBase, x: Operand) -> tuple[Operand, Operand]:
-    """Return gelu(x) / x, which is the logistic function of a v, and dv/dx.
+def gelu_gate(be: BackendBase, x: Operand, square: Operand) -> Operand:
+    """Return gelu(x) / x, the logistic function of v, given x^2.
 
     ``(1 + tanh u) / 2`` is computed as the logistic function of v = 2u, to avoid cancellation for tanh u near -1.
     """
-    c = be.clip(x, -GELU_LIMIT, GELU_LIMIT)
-    cubic = GELU_CUBE * be.square(c)
-    return be.sig(GELU_SCALE * c * (1 + cubic)), GELU_SCALE * (1 + 3 * cubic)
+    return be.sig(x * (GELU_SCALE + GELU_CUBE * square))
 
 
 def gelu(be: BackendBase, x: Operand) -> Operand:
     """Return ``x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``."""
-    return x * gelu_gate(be, x)[0]
+    return x * gelu_gate(be, x, be.square(x))
 
 
 def grad_gelu(be: BackendBase, dz: Operand, z: Operand, x: Operand) -> Gradients:
     """Return ``dz (s + x s (1 - s) dv/dx)``, where gelu(x) = x s."""
-    s, slope = gelu_gate(be, x)
-    return (dz * (s + x * (s * (1 - s)) * slope),)
+    square = be.minimum(be.square(x), GELU_LIMIT**2)
+    s = gelu_gate(be, x, square)
+    return (dz * (s + x * (s * (1 - s)) * (GELU_SCALE + 3 * GELU_CUBE * square)),)
 
 
 # --- normalization ---

@@ -139,7 +139,7 @@ def test_a_mask_is_that_of_the_cpu_in_every_dtype(sim: Backend, dtype: str, keep
     sim.make_binary_mask(part, 1 - keep)
     cpu.make_binary_mask(wanted_part, 1 - keep)
     np.testing.assert_array_equal(out.get(), wanted.get())
-    with pytest.raises(ValueError, match="mask: expected a fraction from 0 to 1 for keep"):
+    with pytest.raises(ValueError, match="mask: expected a finite number >= 0 and <= 1 for keep"):
         sim.make_binary_mask(out, 1.5)
 
 
