@@ -1,10 +1,10 @@
 """Op-trees: immutable expression graphs over tensors, with shape and dtype inference when a node is built.
 
-An ``OpTreeNode`` is the triple (op, left, right). The op is a dict such as ``{'shape': (2, 2), 'op': 'add'}``; its name,
-``node.op``, is that of a row of the op table, an ``Op``. The operands are tensors, scalars or other nodes. Ops of more
-than two operands, and assignments to several targets, nest ``pair`` nodes. The triple is immutable; caches are attached
-to it. Building a node computes only its shape and dtype, and checks them, so an error is raised at the line that caused
-it.
+An ``OpTreeNode`` is the triple (op, left, right). The op is a dict such as ``{'shape': (2, 2), 'op': 'add'}``, whose
+name, ``node.op``, is that of a row of the op table, an ``Op``. The operands are tensors, scalars or other nodes. Ops of
+more than two operands, and assignments to several targets, nest ``pair`` nodes. The triple is immutable; caches are
+attached to it. Building a node computes only its shape and dtype, and checks them, so an error is raised at the line
+that caused it.
 
 The op dict is an ``Info``: one shared object per tree structure, which is the key of the plan cache. Building ``x + y``
 looks up (op, Info of x, Info of y) in a table of the backend; only the first node of a structure infers its shape and

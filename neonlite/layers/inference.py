@@ -121,7 +121,7 @@ def shallow_copy(network: Any) -> Iterator[Any]:
     copied(network)
     for layer in layers:  # grows in the loop
         attributes = {name: copied(x) for name, x in vars(layer).items()}
-        vars(copies[id(layer)]).update(attributes, _buffers={}, _views={}, _programs={}, batch_size=0)
+        vars(copies[id(layer)]).update(attributes, _buffers={}, _views={}, batch_size=0)
     try:
         yield copied(network)
     finally:

@@ -118,7 +118,7 @@ class Layer(WeightOwner):
     can_compute_deltas = True  # False if the inputs have none, such as token ids
     has_formula = True  # whether ``formula`` reads its argument and parameters only, and no buffers of ``fprop``
     gradient_reducer: Any = None  # of a container: sums gradients over several processes, during ``Model.fit``
-    result_attributes = ("tree", "random_numbers")  # attributes that hold results and do not affect the computation
+    result_attributes: tuple[str, ...] = ("tree", "random_numbers")  # they do not affect the computation
     unread_attributes: tuple[str, ...] = (  # attributes that no formula reads: of fprop and bprop
         *("inputs", "outputs", "deltas", "needs_deltas", "batch_size", "can_backprop", "tree", "random_numbers"),
         *("_buffers", "_views"),
@@ -139,7 +139,7 @@ class Layer(WeightOwner):
         self._trainable = True
         self.inference_program = InferenceProgram()
         self.can_backprop = False  # whether the last fprop was a training pass
-        self.tree: OpTreeNode | None = None  # training_formula(inputs), if the layer is computed from its formula
+        self.tree: OpTreeNode | Any = None  # training_formula(inputs), if the layer is computed from its formula
         self.random_numbers: list[Tensor] = []
         self.acc_on = False  # whether bprop adds to the gradients
         self.grad_accumulators: list[Tensor] = []  # copies of the gradients to add to
@@ -702,7 +702,7 @@ class Layer(WeightOwner):
             self.allocate_deltas()
         if self.tree is None:  # a subclass computes its outputs without the formula
             self.tree = self._build_tree(self.formula)
-        tensors, targets = (list(self.parameters), list(self.gradients)) if self._trainable else ([], [])
+        tensors, targets = self.gradient_targets()
         if self.deltas is not None:
             tensors.append(self.inputs if isinstance(self.inputs, Tensor) else self.inputs[0])
             targets.append(self.deltas)
@@ -712,6 +712,10 @@ class Layer(WeightOwner):
             values[-1] = delta if beta == 0 else delta + beta * self.deltas
         self.be.assign(targets, values)
         return self.deltas
+
+    def gradient_targets(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the tensors besides the inputs by which ``bprop`` differentiates, and those for the gradients."""
+        return (list(self.parameters), list(self.gradients)) if self._trainable else ([], [])
 
     def sum_tensors(self, name: str, tensors: Sequence[Tensor | None]) -> Tensor | None:
         """Return the sum of tensors of the shape of the inputs, of which None are left out; None if there are none.

@@ -248,8 +248,8 @@ def recurrent_ops(name: str, formula: Callable[..., Any], arity: int, doc: str) 
            f"h of all steps of {doc}, over x (F, T N)", arity=arity, formula=formula,
            shape_fn=partial(recurrent.sequence_shape, name), flops_fn=recurrent.sequence_flops, **RECURRENCE),
         Op(f"{name}_backward", run_recurrent(backward), doc=gradients, arity=-1, formula=backward,
-           shape_fn=partial(recurrent.backward_shape, name), flops_fn=recurrent.backward_flops, **RECURRENCE,
-           **NO_METHOD),
+           shape_fn=partial(recurrent.backward_shape, name), flops_fn=partial(recurrent.backward_flops, name),
+           **RECURRENCE, **NO_METHOD),
     )  # fmt: skip
 
 
@@ -532,8 +532,8 @@ OP_TABLE: tuple[Op, ...] = (
     # --- recurrence over time: sequences (F, T N) ---
     *recurrent_ops("rnn", recurrent.rnn, 5, "a simple recurrent layer"),
     *recurrent_ops("lstm", recurrent.lstm, 6, "an LSTM"),
-    Op("lstm_state", run_recurrent(recurrent.final_cell_state),
-       doc="c after the last step of lstm, of its result and its operands", arity=-1,
+    Op("lstm_state", run_recurrent(recurrent.final_cell_state), recurrent.grad_state,
+       "c after the last step of lstm, of its result and its operands", arity=-1,
        formula=recurrent.final_cell_state, shape_fn=recurrent.state_shape, flops_fn=functions.no_flops,
        **RECURRENCE, **NO_METHOD),
     *recurrent_ops("gru", recurrent.gru, 5, "a GRU"),

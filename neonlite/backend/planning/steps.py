@@ -78,7 +78,8 @@ class StepList:
         self.targets = list(targets)
         self.num_distinct_ops = len(instructions)  # after merging equal sub-trees
         self.steps: list[Step] = []
-        self.strides: dict[int, tuple[float, ...]] = {}  # of views, in elements; NaN if unknown
+        # of views, and of values that are not stored in C order, in elements; NaN if unknown
+        self.strides: dict[int, tuple[float, ...]] = {}
         self.int_range_checks: list[tuple[int, str]] = []  # (leaf, the integer dtype it must fit)
         value_ids: list[int] = []  # the value of each instruction
 
@@ -269,6 +270,21 @@ class StepList:
         if step.kind == "view":
             self.strides[v] = self._view_strides(step)
         return v
+
+    def set_strides(self, v: int, strides: tuple[float, ...]) -> None:
+        """Set the strides of a value, and of its views.
+
+        Parameters
+        ----------
+        v : int
+            A value id.
+        strides : tuple of int
+            The strides, in elements.
+        """
+        self.strides[v] = strides
+        for u, step in self.numbered_steps:
+            if step.kind == "view":
+                self.strides[u] = self._view_strides(step)
 
     def _add_cast(self, x: int | Constant, dtype: str) -> int:
         return self._add_step(OPS["cast"], {"to": dtype}, [x], self.shape(x), dtype, dtype)

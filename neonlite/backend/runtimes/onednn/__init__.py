@@ -61,6 +61,7 @@ class CellKind(NamedTuple):
     negates_update_gate: bool = False
 
 
+PAGE_BYTES = 4096
 CELL_KINDS = {"lstm": CellKind(2, (0, 1, 3, 2)), "gru": CellKind(1, (1, 0, 2), negates_update_gate=True)}
 
 
@@ -208,10 +209,12 @@ class OneDNNRecurrent(OneDNNBatchNorm):
         """Return an array (rows, T N) as (T, N, rows): itself, or the buffer, with a reorder appended to ``steps``."""
         if is_time_major(x):
             return x
-        if x.dtype != np.float32 or min(x.strides) <= 0:  # not supported by oneDNN's reorder
-            copy = self.get_workspace("onednn operand", x.shape, FLOAT32_TEMPLATE)
-            np.copyto(copy, x)
-            x = copy
+        is_supported = x.dtype == np.float32 and min(x.strides) > 0
+        if not is_supported or x.strides[0] % PAGE_BYTES == 0:  # all rows are in the same cache sets
+            rows, columns = x.shape
+            copy = self.get_workspace("onednn operand", (rows, columns + CACHE_LINE_BYTES // 4), FLOAT32_TEMPLATE)
+            np.copyto(copy[:, :columns], x)
+            x = copy[:, :columns]
         steps.append((self._get_reorder(shape, x, True), (x, buffer)))
         return buffer
 
