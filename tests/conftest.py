@@ -27,7 +27,7 @@ from neonlite.ops import OPS
 
 pytest.register_assert_rewrite("helpers")
 
-from helpers.parametrize import SEED, VARIANTS  # noqa: E402 (after register_assert_rewrite)
+from helpers.parametrize import OTHER_RUNTIMES, SAMPLED, SEED, VARIANTS  # noqa: E402 (after register_assert_rewrite)
 from helpers.runtimes import ABSENT, RUNTIMES, new_backend  # noqa: E402
 
 os.environ["NEONLITE_WAIT"] = "1"  # errors of a GPU are raised immediately, as elsewhere
@@ -51,8 +51,6 @@ settings.load_profile("fixed")
 
 if VARIANTS not in ("all", "sample", "one"):
     raise pytest.UsageError(f"NEONLITE_TEST_VARIANTS: expected all, sample or one, got {VARIANTS!r}")
-OTHER_RUNTIMES = {*RUNTIMES, "simulated"} - {"cpu"}
-SAMPLED = 6  # the sample has one in so many tests of a function on the runtimes other than cpu, and of its slow ones
 MIN_SLOW = 4  # of the slow tests of a function, the sample has at least so many
 
 
@@ -71,7 +69,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if VARIANTS == "one" and calls:
         calls[:] = [rng.choice([call for call in calls if not is_slow(call)] or calls)]
     elif VARIANTS == "sample":
-        if "runtimes" not in metafunc.definition.path.parts:
+        samples_cases = getattr(metafunc.function, "samples_cases", False)
+        if not samples_cases and "runtimes" not in metafunc.definition.path.parts:
             others = [call for call in calls if OTHER_RUNTIMES & {x for x in call.params.values() if type(x) is str}]
             keep_some(calls, others, int(len(calls) == len(others) > 0), rng)
         slow = calls if metafunc.definition.get_closest_marker("slow") else filter(is_slow, calls)
