@@ -13,11 +13,13 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from _pytest.doctest import DoctestModule
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
@@ -51,6 +53,7 @@ settings.load_profile("fixed")
 
 if VARIANTS not in ("all", "sample", "one"):
     raise pytest.UsageError(f"NEONLITE_TEST_VARIANTS: expected all, sample or one, got {VARIANTS!r}")
+TESTS = Path(__file__).parent
 MIN_SLOW = 4  # of the slow tests of a function, the sample has at least so many
 
 
@@ -97,6 +100,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         stderr = item.config.stash[fault_handler_stderr_fd_key]
         faulthandler.dump_traceback_later(MAX_TEST_SECONDS, exit=True, file=stderr)
         armed_at = time.monotonic()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Search only the package and the pages for doctests: in all tests, this would take a second."""
+    collectors = yield
+    return [x for x in collectors if TESTS not in file_path.parents or not isinstance(x, DoctestModule)]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the long tests first, so that no process waits for another at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def pytest_collection_finish() -> None:
