@@ -90,7 +90,7 @@ class Autodiff:
         Parameters
         ----------
         leaves : set of int
-            The ids of leaves.
+            The ids of leaves, or of inner nodes, at which the walk ends.
         root, error : OpTreeNode and Operand, optional
             Instead of the tree and ``next_error``: the formula of a composite op below ``where``, and its gradient.
 
@@ -124,7 +124,7 @@ class Autodiff:
                     if is_masked:
                         masked.add(id(x))
                         dx = self._mask(dx, dz, z, x)
-                    parts.setdefault(id(x), []).append(self._unbroadcast(dx, x))
+                    parts.setdefault(id(x), []).append(self._fit_to_operand(dx, x))
         return {key: add_gradients(self.be, grads) for key, grads in parts.items()}
 
     def _apply_rule(self, z: OpTreeNode, operands: tuple[Any, ...], dz: Operand) -> tuple[Operand | None, ...]:
@@ -140,7 +140,7 @@ class Autodiff:
             values = [widen_half(self.be, x) for x in values]
         return check_input_grads(z, operands, op.grad(self.be, *values, **z.info.attrs))
 
-    def _unbroadcast(self, dx: Operand, x: Operand) -> Operand:
+    def _fit_to_operand(self, dx: Operand, x: Operand) -> Operand:
         """Return a gradient in the shape and dtype of its operand: summed over broadcast axes, or broadcast."""
         if dx.info.dtype != x.info.dtype and x.info.dtype in FLOAT_DTYPES:
             dx = self.be.astype(dx, x.info.dtype)
@@ -345,7 +345,8 @@ class Autodiff:
 
     def _check_tensor(self, x: object) -> None:
         if not isinstance(x, Tensor):
-            raise TypeError(f"Autodiff: expected a tensor to differentiate with respect to, got {describe(x)}")
+            way_out = ". Call net(x) first, which allocates net.parameters." if x is None else ""
+            raise TypeError(f"Autodiff: expected a tensor to differentiate with respect to, got {describe(x)}{way_out}")
         if x.info.dtype not in FLOAT_DTYPES:
             raise TypeError(
                 f"Autodiff: expected a float tensor, got {describe(x)} with dtype {x.info.dtype}. Create it with "
@@ -394,7 +395,7 @@ class Autodiff:
                 if t is owner:
                     break
                 node, rule = self.be.build(op, parent, **attrs), OPS[op].grad or missing_gradient
-                dx, t = self._unbroadcast(rule(self.be, dx, node, parent, **attrs)[0], parent), parent
+                dx, t = self._fit_to_operand(rule(self.be, dx, node, parent, **attrs)[0], parent), parent
             parts.append(dx)
         total = add_gradients(self.be, parts)
         for _, op, attrs in [] if are_views else reversed(list(view_steps(x))):

@@ -1,9 +1,10 @@
 """Op-trees: immutable expression graphs over tensors, with shape and dtype inference when a node is built.
 
-An ``OpTreeNode`` is the triple (op, left, right). The op is a dict such as ``{'shape': (2, 2), 'op': 'add'}``; the
-operands are tensors, scalars or other nodes. Ops of more than two operands, and assignments to several targets, nest
-``pair`` nodes. The triple is immutable; caches are attached to it. Building a node computes only its shape and dtype,
-and checks them, so an error is raised at the line that caused it.
+An ``OpTreeNode`` is the triple (op, left, right). The op is a dict such as ``{'shape': (2, 2), 'op': 'add'}``, whose
+name, ``node.op``, is that of a row of the op table, an ``Op``. The operands are tensors, scalars or other nodes. Ops of
+more than two operands, and assignments to several targets, nest ``pair`` nodes. The triple is immutable; caches are
+attached to it. Building a node computes only its shape and dtype, and checks them, so an error is raised at the line
+that caused it.
 
 The op dict is an ``Info``: one shared object per tree structure, which is the key of the plan cache. Building ``x + y``
 looks up (op, Info of x, Info of y) in a table of the backend; only the first node of a structure infers its shape and
@@ -67,7 +68,8 @@ _new: Callable[..., Any] = object.__new__
 def new_node(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> OpTreeNode:
     """Return the node of an op and of one or two operands, which are tensors, nodes or numbers.
 
-    This is all that building a node means. Operators and methods call ``create_node``, which does the same faster.
+    Operators and methods call ``create_node``, which does the same faster, converts arrays, and gives composite ops,
+    such as softmax, the op-tree of their formula.
     """
     node: OpTreeNode = _new(OpTreeNode)
     node.info = infer_info(op, a, b, attrs, be)
@@ -120,8 +122,8 @@ def _comparison(name: str) -> Operator:
 
 def _in_place(symbol: str, operator: Operator) -> Callable[[Target, OperandLike], Target]:
     def method(self: Target, other: OperandLike) -> Any:
-        n = getattr(other, "shape", ())
-        if len(n) == 1 and self.shape == (*n, 1) and not hasattr(other, "operand"):  # an array beside a column
+        shape = getattr(other, "shape", ())
+        if len(shape) == 1 and self.shape == (*shape, 1) and not hasattr(other, "operand"):  # an array beside a column
             other = self.backend.snapshot(other, self)
         value = operator(self, other)
         return NotImplemented if value is NotImplemented else self._update(symbol, value)

@@ -11,11 +11,12 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from operator import methodcaller
 from threading import get_ident
 from types import MethodType
-from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from neonlite import typing
 from neonlite.backend.concurrency import Cache, create_lock
@@ -23,7 +24,7 @@ from neonlite.backend.creation import new_tensor
 from neonlite.backend.objects import AttributeSnapshot
 from neonlite.backend.planning.assignment import CompiledAssignment, as_operand
 from neonlite.backend.tensor import Tensor, overlap, parse_index
-from neonlite.backend.transaction import atomic, begin_last_write
+from neonlite.backend.transaction import Snapshot, atomic, begin_last_write
 from neonlite.backend.validation import check_open, function
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
@@ -106,6 +107,14 @@ class Trace:
         self.activation_inputs: dict[Any, Any] = {}  # {layer: its inputs}
         self.uses: list[Any] = []  # layers and other objects whose attributes the function reads
 
+    def __enter__(self) -> Self:
+        """Trace what this thread does in a ``with`` block."""
+        traces[get_ident()] = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        del traces[get_ident()]
+
     def read(self, x: Tensor) -> Operand:
         """Return the value of a tensor at this point: the expression assigned to it, or the tensor itself."""
         written = self.written.get(id(x.allocation))
@@ -158,9 +167,9 @@ class Trace:
         """Raise TypeError if the values of a tensor are read or written at once, unless it is a constant."""
         if isinstance(x, Argument) or id(x.allocation) not in self.created or id(x.allocation) in self.written:
             self.refuse(
-                f"a value of {describe(x)} that is read or written at once, as by if, float, print, get or a primitive",
-                "Use be.where(condition, a, b) instead of if; pass what decides in Python as a static argument: "
-                "jit(f, static=('name',))",
+                f"a value of {describe(x)} that is read or written at once, as by if, max, float, get or a primitive",
+                "Use be.where(condition, a, b) instead of if, and be.maximum instead of max; return what you read by "
+                "float or get; pass what decides in Python as a static argument: jit(f, static=('name',))",
             )
 
     def refuse(self, what: str, way_out: str) -> NoReturn:
@@ -221,6 +230,16 @@ def unflatten(structure: Any, leaves: Any) -> Any:
     if isinstance(kind, tuple):
         return dict(zip(kind, values, strict=True))
     return kind(*values) if hasattr(kind, "_fields") else kind(values)
+
+
+def label_leaves(structure: Any, name: str) -> Iterator[str]:
+    """Yield the name of each leaf of an argument: that of its parameter, with indices in a container."""
+    if structure is None:
+        yield name
+        return
+    kind, parts = structure
+    for key, part in zip(kind if isinstance(kind, tuple) else range(len(parts)), parts, strict=True):
+        yield from label_leaves(part, f"{name}[{key!r}]")
 
 
 class Static:
@@ -331,6 +350,11 @@ class Program(Untracked):
             results.append(x if kind == "object" else arguments[x] if kind == "argument" else outputs[x])
         return results
 
+    @functools.cached_property
+    def snapshot(self) -> Snapshot:
+        """Copies of what the program writes, for a transaction that may fail after it."""
+        return Snapshot(self.targets)
+
     def __repr__(self) -> str:
         return f"program of {self.name}: {self.plan}"
 
@@ -421,10 +445,8 @@ class Jit(Untracked, Generic[P, R]):
             with self.lock:
                 if compiled is None:
                     compiled = self.cache.find(structure_key)  # another thread may have compiled it
-                if compiled is None:
-                    compiled = self.cache.add(structure_key, self._compile(structure, leaves, tensors))
-                elif not compiled.program.is_current():
-                    compiled = self.cache[structure_key] = self._compile(structure, leaves, tensors)
+                if compiled is None or not compiled.program.is_current():
+                    compiled = self.cache.replace(structure_key, self._compile(structure, leaves, tensors))
                 results = atomic(compiled.program, tensors, last=compiled.program)
         if compiled.arrays:
             results = [rewrap(*pair) for pair in zip(compiled.arrays, results, strict=True)]
@@ -475,13 +497,23 @@ class Jit(Untracked, Generic[P, R]):
         """Trace the function, and compile a program. If that fails, all is as before."""
         return atomic(self._trace, structure, leaves, tensors)
 
+    def _labels(self, given: Any, named: Any) -> Iterator[str]:
+        """Yield the name of each leaf of the arguments."""
+        names: list[str] = []
+        with suppress(TypeError, ValueError):  # a built-in function has no signature
+            names = [p.name for p in inspect.signature(self.f).parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
+        for n, part in enumerate(given[1]):
+            yield from label_leaves(part, names[n] if n < len(names) else f"x{n}")
+        for name, part in zip(*named, strict=True):
+            yield from label_leaves(part, name)
+
     def _trace(self, structure: Any, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Compiled:
-        arguments, given, rest = [], [], iter(tensors)
+        arguments, given, rest, labels = [], [], iter(tensors), [*self._labels(*structure)]
         like = next((x for x in leaves if hasattr(x, "with_operand")), None)
         for k, x in enumerate(leaves):
             if isinstance(operand_of(x), Operand) or isinstance(x, float) or hasattr(x, "dtype"):
                 t = next(rest)
-                argument = Argument(None, t.info, getattr(operand_of(x), "name", None) or f"x{k}")
+                argument = Argument(None, t.info, getattr(operand_of(x), "name", None) or labels[k])
                 arguments.append(argument)
                 if like is not None and isinstance(x, float):
                     given.append(like.with_operand(argument, ()))
@@ -491,15 +523,11 @@ class Jit(Untracked, Generic[P, R]):
                 given.append(x.value if isinstance(x, Static) else x)
         values = iter(given)
         args, kwargs = (unflatten(part, values) for part in structure)
-        trace, thread = Trace(self.name), get_ident()
-        traces[thread] = trace
-        try:
+        with Trace(self.name) as trace:
             value = self.f(*args, **kwargs)
             results: list[Any] = []
             returned = flatten(value, results)
             operands = [trace.read(y) if isinstance(y := operand_of(x), Tensor) else y for x in results]
-        finally:
-            del traces[thread]
         known = [*tensors, *[t for t, _ in trace.assignments()], *operands]
         be = next((x.backend for x in known if isinstance(x, Operand)), None) or typing.current_backend()
         program = Program(be, arguments, trace, operands)

@@ -529,11 +529,12 @@ class Instruction(NamedTuple):
 
 
 def lower_to_instructions(
-    trees: Iterable[Any], leaves: Leaves | None = None
+    trees: Iterable[Any], leaves: Leaves | None = None, composites: dict[OperandId, Instruction] | None = None
 ) -> tuple[list[Instruction], Leaves, list[OperandId]]:
     """Return trees as (instructions, leaves, ids of the results): equal sub-trees are merged, composite ops opened.
 
-    Leaves are numbered in the order of ``leaves``, else of appearance.
+    Leaves are numbered in the order of ``leaves``, else of appearance. ``composites`` receives the composite ops by the
+    id of their result.
     """
     instruction_ids: dict[Instruction, int] = {}
     node_ids: dict[int, int] = {}
@@ -548,13 +549,17 @@ def lower_to_instructions(
         leaves.setdefault(id(x), x)
         return leaf_ids.setdefault(id(x), -len(leaves))
 
+    def instruction_of(node: Any) -> Instruction:
+        info, ids = node.info, tuple(map(operand_id, node.operands))
+        return Instruction(info.op_def, tuple(info.attrs.items()), ids, info.shape, info.dtype, info.compute_dtype)
+
     trees = list(trees)
     for node in postorder(*trees, opens=is_composite):
         info = node.info
         if is_composite(info.op_def):
             node_ids[id(node)] = operand_id(node.opened)  # type: ignore[assignment]
+            if composites is not None and all(id(x) in node_ids for x in node.operands if isinstance(x, Triple)):
+                composites[node_ids[id(node)]] = instruction_of(node)
         elif info.op_def is not OPS["pair"]:
-            attrs, ids = tuple(info.attrs.items()), tuple(map(operand_id, node.operands))
-            instruction = Instruction(info.op_def, attrs, ids, info.shape, info.dtype, info.compute_dtype)
-            node_ids[id(node)] = instruction_ids.setdefault(instruction, len(instruction_ids))
+            node_ids[id(node)] = instruction_ids.setdefault(instruction_of(node), len(instruction_ids))
     return list(instruction_ids), leaves, [operand_id(tree) for tree in trees]

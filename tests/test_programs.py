@@ -715,7 +715,7 @@ REFUSED = {
     "numpy of a weight": (lambda x, w, be: w.numpy(), TypeError, READ),
     "dlpack": (lambda x, w, be: np.from_dlpack(w), TypeError, READ),
     "index array": (lambda x, w, be: x[[0, 1]], TypeError, r"expected integers and slices .* Use be.take"),
-    "share": (lambda x, w, be: x.share((1, 1)), TypeError, "expected no view of a part of x0, .* Use reshape"),
+    "share": (lambda x, w, be: x.share((1, 1)), TypeError, "expected no view of a part of x, .* Use reshape"),
     "mask": (lambda x, w, be: x[x > 0], TypeError, r"expected integers and slices .* be.where"),
     "argument": (lambda x, w, be: x.__setitem__(slice(None), 1), TypeError, "an assignment to a tensor that is no arg"),
     "parts": (assigned_in_parts, ValueError, "written as a whole, got .* Join the parts with be.concat"),
@@ -724,8 +724,24 @@ REFUSED = {
     "normal": (lambda x, w, be: be.fill_normal(be.empty((2, 1))), TypeError, "random numbers .*Use op-trees: be.rand"),
     "be.compile": (compiled_inside, TypeError, r"got be.compile. Assign in the function: out\[:\] = tree"),
     "optimize": (optimized_by_layers, (TypeError, RuntimeError), r"optimizer.step\(parameters, gradients\)"),
-    "fprop": (fprop_inside, (TypeError, RuntimeError), r"a layer's fprop. Use layer\(x\)"),
+    "fprop": (fprop_inside, (TypeError, RuntimeError), r"a network's fprop. Use layer\(x\)"),
+    "bprop": (lambda x, w, be: Sequential([Dropout(0.5)]).bprop(x), TypeError, r"a network's bprop. Use layer\(x\)"),
+    "fit": (lambda x, w, be: nl.Model([Dropout(0.5)]).fit(x, x), TypeError, "fit. Call it outside of the compiled f"),
+    "max": (lambda x, w, be: max(be.sum(x), 1), TypeError, "be.maximum instead of max"),
 }
+
+
+def test_an_error_names_an_argument_as_its_parameter_or_by_its_place_in_a_container(be):
+    def f(first, *rest, pair, others):
+        return first @ pair[1], others["w"] @ rest[0]
+
+    x, wrong = be.ones((2, 3)), be.ones((2, 2))
+    with pytest.raises(ValueError, match=r"first \(2, 3\), pair\[1\] \(2, 3\)"):
+        nl.jit(f)(x, x, pair=[x, x], others={"w": x})
+    with pytest.raises(ValueError, match=r"others\['w'\] \(2, 3\), x1 \(2, 2\)"):
+        nl.jit(f)(x, wrong, pair=(x, x.T), others={"w": x})
+    with pytest.raises(ValueError, match=r"weight \(2, 3\)"):  # the name of a tensor comes first
+        nl.jit(f)(be.ones((2, 3), name="weight"), x, pair=[x, x], others={"w": x})
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -361,6 +361,12 @@ class Cache(dict[Any, Any]):
                 self.older_cost -= cost
             return value
 
+    def replace(self, key: Any, value: Any) -> Any:
+        """Cache a value and return it, also in place of one that is cached already, and costs the same."""
+        if self.add(key, value) is not value:
+            self[key] = value
+        return value
+
     def clear(self) -> None:
         """Drop all entries."""
         with self.lock:

@@ -14,7 +14,7 @@ import numpy as np
 
 from neonlite.backend.concurrency import create_lock, free_after_fork
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import check_open
+from neonlite.backend.validation import check_number, check_open
 from neonlite.tree_structure import refuse_in_trace
 from neonlite.typing import BackendBase, is_real_array
 
@@ -488,9 +488,8 @@ class RandomStreams:
 
 
 def mask_threshold(keep: float) -> int:
-    """Return the threshold below which a 32-bit word gives a one in a mask; ValueError for an invalid fraction."""
-    if not 0.0 <= keep <= 1.0:
-        raise ValueError(f"mask: expected a fraction from 0 to 1 for keep, got {keep!r}")
+    """Return the threshold below which a 32-bit word gives a one in a mask; an error for an invalid fraction."""
+    check_number("mask: keep", keep, 0, at_most=1)
     return math.ceil(float(keep) * 2.0**32)  # exact; every 32-bit word is below 2**32
 
 

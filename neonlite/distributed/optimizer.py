@@ -15,7 +15,7 @@ from neonlite.backend.validation import checked_dataclass
 from neonlite.distributed.communicator import Communicator, MPICommunicator, world
 from neonlite.layers import Sequential
 from neonlite.optimizers import Optimizer
-from neonlite.optimizers.optimizer import get_param_list, merge_contiguous, pass_last_write, sort_by_address
+from neonlite.optimizers.optimizer import Settings, get_param_list, merge_contiguous, pass_last_write, sort_by_address
 from neonlite.optimizers.rules import OptimizerWrapper
 from neonlite.optree import Operand
 from neonlite.tree_structure import refuse_in_trace
@@ -191,8 +191,8 @@ def trainable_parameters(layers: Sequence[Layer]) -> list[Parameter]:
 
 def merge_adjacent(layers: Sequence[Layer]) -> list[Tensor]:
     """Return the gradients of layers, those that are adjacent in memory as one column (size, 1)."""
-    parameters = trainable_parameters(layers)
-    return [rows[0] for rows in merge_contiguous([(dw,) for (_, dw), _ in sort_by_address(parameters)])]
+    pairs = sort_by_address([pair for pair, _ in trainable_parameters(layers)])
+    return [rows[0] for rows in merge_contiguous([(dw,) for _, dw in pairs])]
 
 
 # --- distributed: an optimizer that sums gradients over all processes, for a custom training loop ---
@@ -254,7 +254,7 @@ class Distributed(OptimizerWrapper):
         scale = getattr(self.optimizer, "scale_errors", None)
         return errors if scale is None else scale(errors)
 
-    def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
+    def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
         layers, communicator = list(layer_list), world()
         pass_last_write(self, self.wrapped)
         if not layers or communicator.size == 1:
@@ -286,8 +286,8 @@ class Distributed(OptimizerWrapper):
                 communicator.all_reduce(g, bool(be.deterministic))
         super()._step_by(parameters, gradients, epoch)
 
-    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> list[Any]:
-        return self.wrapped._make_steps(parameters, gradients, epoch)
+    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings) -> list[Any]:
+        return self.wrapped._make_steps(parameters, gradients, settings)
 
     def get_state(self) -> dict[str, Any]:
         return self.wrapped.get_state()

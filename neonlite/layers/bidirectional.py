@@ -12,7 +12,8 @@ from neonlite.layers.container import LayerList
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.norm import RunningStatistics
 from neonlite.layers.parameter import InitLike
-from neonlite.layers.recurrent import LSTM, Recurrent, take_block
+from neonlite.layers.recurrent import LSTM, Recurrent
+from neonlite.ops.recurrent import take_rows
 from neonlite.optree import Operand
 
 
@@ -38,23 +39,14 @@ class BiRNN(Bidirectional, Recurrent):
     """Bidirectional Recurrent layer: (nin, T) -> (2 output_size, T), the forward direction first.
 
     The rows of W hold W_input of both directions, W_recur of both, and b of both: attributes ``W_input_f``,
-    ``W_input_b`` and so on. The backward direction always starts from zeros.
+    ``W_input_b`` and so on. The backward direction always starts from zeros. The other parameters are those of
+    ``Recurrent``, of which ``output_size`` is that of one direction.
 
     Parameters
     ----------
-    output_size : int
-        Number of elements of a state of one direction.
-    init, init_inner : initializer, array, Tensor or str, optional
-        As for ``Recurrent``.
-    activation : Transform or str
-        As for ``Recurrent``.
-    reset_cells : bool
-        Start every minibatch from zero states.
     split_inputs : bool
         The forward direction reads the first half of the input features, the backward direction the second half, which
         is how the outputs of another bidirectional layer are arranged.
-    name : str, optional
-        Name of the layer.
     parallelism : str
         Stored in the description, without effect.
 
@@ -81,20 +73,12 @@ class BiRNN(Bidirectional, Recurrent):
 class BiLSTM(Bidirectional, LSTM):
     """Bidirectional LSTM layer: (nin, T) -> (2 output_size, T), with the weight layout of ``BiRNN``.
 
+    The other parameters are those of ``LSTM``, of which ``output_size`` is that of one direction.
+
     Parameters
     ----------
-    output_size : int
-        Number of elements of a state of one direction.
-    init, init_inner : initializer, array, Tensor or str, optional
-        As for ``LSTM``.
-    activation, gate_activation : Transform or str
-        As for ``LSTM``.
-    reset_cells : bool
-        Start every minibatch from zero states.
     split_inputs : bool
         As for ``BiRNN``.
-    name : str, optional
-        Name of the layer.
 
     References
     ----------
@@ -131,39 +115,38 @@ class BiBNRNN(RunningStatistics, BiRNN):
 
     rho, eps = 0.9, 1e-3
 
-    def formula(self, x: Operand) -> Operand:
-        """Return h of all steps, with inputs normalized by the statistics of the minibatch."""
-        return self.run_directions(x, self._normalize_by_minibatch, training=False)
-
     def training_formula(self, x: Operand) -> Operand:
         """Return ``formula(x)`` from the recurrent state, and assign that and the running statistics."""
-        be, rho = self.be, self.rho
-        z = be.concat([self._input_product(x, k) for k in range(self.num_directions)], axis=0)
+        be, rho, parts = self.be, self.rho, self._split_directions(x)
+        z = be.concat([be.dot(self.split_weights(self.W, k)[0], part) for k, part in enumerate(parts)], axis=0)
         new = be.mean(z, axis=1), be.var(z, axis=1)
         running = [self.gmean, self.gvar]
         be.assign(running, [rho * old + (1 - rho) * value for old, value in zip(running, new, strict=True)])
-        return self.run_directions(x, self._normalize_by_minibatch, training=True)
+        return super().training_formula(x)
 
     def inference_formula(self, x: Operand) -> Operand:
         """Return h of all steps, with inputs normalized by the running statistics."""
-        return self.run_directions(x, self._normalize_by_running_statistics, training=False)
+        return self._run_directions(x, training=False, by_minibatch=False)
 
-    def _input_product(self, x: Operand, k: int) -> Operand:
-        """Return ``W_input x`` of one direction, (output_size, T N), given all inputs, (nin, T N)."""
-        return self.be.dot(self.split_weights(self.W, k)[0], self.slice_direction(x, k))
-
-    def _normalize_by_minibatch(self, x: Operand, k: int, initial: Sequence[Operand]) -> tuple[Operand, list[Operand]]:
-        """Return h of all steps of a direction and the final states, by the statistics of the minibatch."""
-        z = self.be.normalize(self._input_product(x, k), axis=1, eps=self.eps)
-        return self.scan(z + self.split_weights(self.W, k)[2], k, initial)
-
-    def _normalize_by_running_statistics(
-        self, x: Operand, k: int, initial: Sequence[Operand]
+    def unroll(
+        self, x: Operand, direction: int, initial: Sequence[Operand], by_minibatch: bool = True
     ) -> tuple[Operand, list[Operand]]:
-        """Return h of all steps of a direction and the final states, by the running statistics."""
-        rows = slice(k * self.nout, (k + 1) * self.nout)
-        z = (self._input_product(x, k) - self.gmean[rows]) / self.be.sqrt(self.gvar[rows] + self.eps)
-        return self.scan(z + self.split_weights(self.W, k)[2], k, initial)
+        """Return h of all steps of one direction and the states after the last step, with normalized inputs.
+
+        Parameters
+        ----------
+        x, direction, initial
+            As for ``RecurrentBase.unroll``.
+        by_minibatch : bool
+            Whether to normalize by the statistics of the minibatch; else by the running ones.
+        """
+        be, (W_input, _, b) = self.be, self.split_weights(self.W, direction)
+        z, rows = be.dot(W_input, x), slice(direction * self.nout, (direction + 1) * self.nout)
+        if by_minibatch:
+            z = be.normalize(z, axis=1, eps=self.eps)
+        else:
+            z = (z - self.gmean[rows]) / be.sqrt(self.gvar[rows] + self.eps)
+        return self.scan(z + b, direction, initial)
 
     def allocate_parameters(self) -> None:
         super().allocate_parameters()
@@ -193,7 +176,8 @@ class BiSum(Layer):
 
     def formula(self, x: Tensor) -> Operand:
         n = self.out_shape[0]
-        return take_block(x, (0, n), (0, x.shape[1])) + take_block(x, (n, n), (0, x.shape[1]))
+        total: Operand = take_rows(self.be, x, 0, n) + take_rows(self.be, x, n, n)
+        return total
 
 
 class DeepBiRNN(LayerList):

@@ -12,12 +12,13 @@ from neonlite.backend import Tensor
 from neonlite.backend.objects import has_builtin_method, is_builtin
 from neonlite.backend.validation import check_constructor, check_signature, checks_arguments
 from neonlite.layers.buffers import Deltas, LayerOutputs, Operands, Tensors, Trees, copy_tensors
-from neonlite.layers.layer import Layer, LayerInput, Terminal, set_trainable
+from neonlite.layers.layer import USE_CALL, Layer, LayerInput, Terminal, set_trainable
 from neonlite.layers.parameter import ParameterLayer, TensorAttribute, allocate_parameters
 from neonlite.layers.summary import walk_layers
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER_LIST, add_hints
 from neonlite.transforms import Transform
+from neonlite.tree_structure import refuse_in_trace
 from neonlite.typing import LayerShapes, Untracked
 
 LayerLike: TypeAlias = "Layer | Sequence[LayerLike]"  # a layer, or nested lists of layers
@@ -363,6 +364,7 @@ class Sequential(LayerContainer):
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of all layers, and return those of the last one. Missing buffers are allocated."""
+        refuse_in_trace("a network's fprop", USE_CALL)
         self.reject_scaling(beta)
         self.allocate_missing()
         x: Tensor | Any = inputs
@@ -377,6 +379,7 @@ class Sequential(LayerContainer):
         self, error: Tensors, alpha: float = 1.0, beta: float = 0.0
     ) -> Deltas:
         """Compute all gradients, from the last layer to the first, and return the deltas of the first."""
+        refuse_in_trace("a network's bprop", USE_CALL)
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
         self.set_needs_deltas()

@@ -24,15 +24,15 @@ class InferenceProgram(Untracked):
     """The compiled function ``network(x)`` of one network. A copy of the network has an empty one."""
 
     def __init__(self) -> None:
-        self.network: Any = None
         self.function: Jit[..., Any] | None = None
 
     def of(self, network: Any) -> Jit[..., Any]:
         """Return the function of a network, which in a shallow copy of a layer differs from that of the original."""
-        if self.function is None or self.network is not network:
-            self.network, self.function = network, jit(network.__call__)
-            self.function.name = network.name
-        return self.function
+        function: Any = self.function  # of all threads
+        if function is None or function.f.__self__ is not network:
+            self.function = function = jit(network.__call__)
+            function.name = network.name
+        return function
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return type(self), ()
@@ -121,7 +121,7 @@ def shallow_copy(network: Any) -> Iterator[Any]:
     copied(network)
     for layer in layers:  # grows in the loop
         attributes = {name: copied(x) for name, x in vars(layer).items()}
-        vars(copies[id(layer)]).update(attributes, _buffers={}, _views={}, _programs={}, batch_size=0)
+        vars(copies[id(layer)]).update(attributes, _buffers={}, _views={}, batch_size=0)
     try:
         yield copied(network)
     finally:

@@ -42,6 +42,7 @@ from neonlite.typing import HasShape, LayerShape, LayerShapes
 
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
 Terminal: TypeAlias = "Layer | list[Terminal]"  # the last layer of a network, or of each of its branches
+USE_CALL = "Use layer(x) and nl.Autodiff"
 L = TypeVar("L")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -117,7 +118,7 @@ class Layer(WeightOwner):
     can_compute_deltas = True  # False if the inputs have none, such as token ids
     has_formula = True  # whether ``formula`` reads its argument and parameters only, and no buffers of ``fprop``
     gradient_reducer: Any = None  # of a container: sums gradients over several processes, during ``Model.fit``
-    result_attributes = ("tree", "random_numbers")  # attributes that hold results and do not affect the computation
+    result_attributes: tuple[str, ...] = ("tree", "random_numbers")  # they do not affect the computation
     unread_attributes: tuple[str, ...] = (  # attributes that no formula reads: of fprop and bprop
         *("inputs", "outputs", "deltas", "needs_deltas", "batch_size", "can_backprop", "tree", "random_numbers"),
         *("_buffers", "_views"),
@@ -138,7 +139,7 @@ class Layer(WeightOwner):
         self._trainable = True
         self.inference_program = InferenceProgram()
         self.can_backprop = False  # whether the last fprop was a training pass
-        self.tree: OpTreeNode | None = None  # training_formula(inputs), if the layer is computed from its formula
+        self.tree: OpTreeNode | Any = None  # training_formula(inputs), if the layer is computed from its formula
         self.random_numbers: list[Tensor] = []
         self.acc_on = False  # whether bprop adds to the gradients
         self.grad_accumulators: list[Tensor] = []  # copies of the gradients to add to
@@ -477,7 +478,7 @@ class Layer(WeightOwner):
         inputs, inference
             As for ``fprop``.
         """
-        refuse_in_trace("a layer's fprop", "Use layer(x) and nl.Autodiff")
+        refuse_in_trace("a layer's fprop", USE_CALL)
         self.check_inputs(inputs)
         vars(self).update(inputs=inputs, tree=None, can_backprop=not inference)  # faster than three assignments
 
@@ -693,6 +694,7 @@ class Layer(WeightOwner):
         RuntimeError
             If there was no training ``fprop`` before.
         """
+        refuse_in_trace("a layer's bprop", USE_CALL)
         if error is None and not self.trains_parameters:
             return None  # the next layer has no deltas, such as LookupTable
         self.check_error(error)
@@ -700,7 +702,7 @@ class Layer(WeightOwner):
             self.allocate_deltas()
         if self.tree is None:  # a subclass computes its outputs without the formula
             self.tree = self._build_tree(self.formula)
-        tensors, targets = (list(self.parameters), list(self.gradients)) if self._trainable else ([], [])
+        tensors, targets = self.gradient_targets()
         if self.deltas is not None:
             tensors.append(self.inputs if isinstance(self.inputs, Tensor) else self.inputs[0])
             targets.append(self.deltas)
@@ -710,6 +712,10 @@ class Layer(WeightOwner):
             values[-1] = delta if beta == 0 else delta + beta * self.deltas
         self.be.assign(targets, values)
         return self.deltas
+
+    def gradient_targets(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the tensors besides the inputs by which ``bprop`` differentiates, and those for the gradients."""
+        return (list(self.parameters), list(self.gradients)) if self._trainable else ([], [])
 
     def sum_tensors(self, name: str, tensors: Sequence[Tensor | None]) -> Tensor | None:
         """Return the sum of tensors of the shape of the inputs, of which None are left out; None if there are none.
@@ -850,7 +856,10 @@ def as_columns(where: str, x: Operand, shape: Any) -> Operand:
         x = x.backend.reshape(x, (rows, -1))
     if x.ndim != 2 or x.shape[0] != rows or x.shape[1] % steps:
         expected = f"({rows}, N)" if steps == 1 else f"({rows}, {steps} N)"
-        raise ValueError(f"{where}: expected inputs {expected}, for the layer shape {shape}, got {describe(x)}.")
+        raise ValueError(
+            f"{where}: expected inputs {expected}, for the layer shape {shape}, got {describe(x)}. Each column is a "
+            "sample: transpose rows (x.T). For inputs of another shape, create a new network: the first ones set it."
+        )
     if not x.shape[1]:
         raise ValueError(f"{where}: expected inputs with one column or more, got {describe(x)}.")
     return x

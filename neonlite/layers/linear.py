@@ -79,15 +79,14 @@ class Linear(ParameterLayer):
         """Return ``W x``."""
         return self.be.dot(self.W, x)
 
+    # --- how it is made fast, and the rest ---
+
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute ``W x + beta outputs``, and ``batch_sum``."""
         super().fprop(inputs, inference, beta)
         if self.batch_sum is not None:
             self.batch_sum[:] = self.be.sum(self.outputs, axis=1)
         return self.outputs
-
-
-# --- how it is made fast, and the rest ---
 
 
 class Bias(ParameterLayer):

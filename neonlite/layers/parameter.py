@@ -187,8 +187,12 @@ class ParameterLayer(Layer):
 
     def get_params(self) -> Parameter | list[Parameter]:
         """Return ``((W, dW), states)``, or a list of these for a layer with several parameters."""
-        pairs = zip(self.parameters, self.gradients, strict=True)
-        params = [(pair, [] if pair[0] is None else states_of(pair[0])) for pair in pairs]
+        values: dict[str, Any] = vars(self)
+        params: list[Parameter] = []
+        for name, gradient in self.parameter_names:
+            w: Any = values.get(name)
+            dw: Any = values.get(gradient)
+            params.append(((w, dw), [] if w is None else states_of(w)))
         return params[0] if len(params) == 1 else params
 
     @property

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Self, TypeAlias
 
 from neonlite.autodiff import differentiate_outputs
 from neonlite.backend import Tensor
-from neonlite.backend.objects import same_objects
 from neonlite.backend.validation import integer, warn
 from neonlite.initializers import GlorotUniform, Orthonormal
 from neonlite.layers.activation import ActivationLike, check_activation
 from neonlite.layers.buffers import copy_tensors
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, fill_parameter
-from neonlite.layers.weights import accumulates
 from neonlite.messages import describe
-from neonlite.ops.recurrent import build_variadic, gru_step, lstm_step, rnn_step
+from neonlite.ops.recurrent import build_variadic, gru_step, lstm_step, rnn_step, take_columns, take_rows
 from neonlite.optree import Operand
-from neonlite.programs import Jit, jit
 from neonlite.transforms import Identity, Logistic, Rectlin, Tanh, Transform
-from neonlite.tree_structure import untraced, use_in_trace
+from neonlite.tree_structure import untraced
 from neonlite.typing import LayerShape, NativeArray
 
 STATE = "recurrent state: "  # begins the names of its tensors among the buffers of a layer
 
-X = TypeVar("X", bound=Operand)
+States: TypeAlias = "dict[RecurrentBase, Sequence[Operand]]"
+# {layer: its initial states as op-trees, and after it has been built its final ones}, while a network is built
+passed_states: ContextVar[States | None] = ContextVar("passed_states", default=None)
+
+
+@contextmanager
+def passing_states(states: States) -> Iterator[States]:
+    """While op-trees are built, let layers start from the states of a dict, and replace them by their final ones."""
+    token = passed_states.set(states)
+    try:
+        yield states
+    finally:
+        passed_states.reset(token)
 
 
 class RecurrentBase(ParameterLayer):
@@ -60,9 +70,10 @@ class RecurrentBase(ParameterLayer):
         Name of the layer.
     """
 
+    result_attributes = (*ParameterLayer.result_attributes, "final_trees")
     unread_attributes = (
         *ParameterLayer.unread_attributes,
-        *("initial_states", "initial_errors", "final_errors", "_programs"),
+        *("initial_states", "initial_errors", "final_errors", "final_trees"),
     )
     num_gates = 1
     state_names: tuple[str, ...] = ("h",)  # states that a step passes to the next one
@@ -88,33 +99,16 @@ class RecurrentBase(ParameterLayer):
         super().__init__(init, name)
         self.output_size = self.nout = integer(f"{self.name}: output_size", output_size)
         self.init_inner, self.reset_cells = self.initial_values(init_inner), bool(reset_cells)
-        self.activations: list[Transform] = []
-        self.activation = self.check_activation("activation", Tanh() if activation is None else activation)
+        activation = Tanh() if activation is None else activation
+        self.activation = check_activation(f"{self.name}: activation", activation, "Tanh()")
         self.split_inputs = False
         self.nsteps = 0  # the number of time steps; 0 before ``configure``
         self.saved_batch_size = 0  # of a state from set_state from which no fprop has started yet; 0 if there is none
         self.init_state: Any = None  # the default of fprop's init_state: another layer's final states
-        # {layer: its initial states as op-trees, and after it has been built its final ones}, while a network is built
-        self.passed_states: dict[Layer, Sequence[Operand]] | None = None
-        self.passes_cells = False  # whether derivatives flow through the final c of an LSTM, too
-        self.initial_states: list[Tensor] = []  # of the last fprop in training
+        self.initial_states: list[Tensor] = []  # of the last fprop
         self.initial_errors: list[Tensor] = []  # the errors of the initial states, after ``bprop``
         self.final_errors: list[Sequence[Tensor]] = []  # from each layer that started with this one's final states
-        self._programs: dict[str, Jit[..., None]] = {}  # of fprop and bprop
-
-    def check_activation(self, label: str, transform: object) -> Transform:
-        """Return a transform, a new one for its name; TypeError if it is neither.
-
-        Parameters
-        ----------
-        label : str
-            Name of the argument, for errors.
-        transform : Transform or str
-            The activation function.
-        """
-        activation = check_activation(f"{self.name}: {label}", transform, "Tanh()")
-        self.activations.append(activation)
-        return activation
+        self.final_trees: Sequence[Operand] = []  # the states after the last step of the last fprop, as op-trees
 
     # --- one step, defined by subclasses ---
 
@@ -139,11 +133,11 @@ class RecurrentBase(ParameterLayer):
 
     def formula(self, x: Operand) -> Operand:
         """Return h of all steps, from zeros or ``init_state``."""
-        return self.run_directions(x, self.unroll, training=False)
+        return self._run_directions(x, training=False)
 
     def training_formula(self, x: Operand) -> Operand:
         """Return h of all steps from the recurrent state, and assign the states after the last step to it."""
-        return self.run_directions(x, self.unroll, training=True)
+        return self._run_directions(x, training=True)
 
     def unroll(self, x: Operand, direction: int, initial: Sequence[Operand]) -> tuple[Operand, list[Operand]]:
         """Return h of all steps of one direction, (output_size, T N), and the states after the last step, as op-trees.
@@ -153,71 +147,61 @@ class RecurrentBase(ParameterLayer):
         Parameters
         ----------
         x : Tensor or OpTreeNode
-            The inputs, (nin, T N).
+            The inputs of the direction, (nin_per_direction, T N).
         direction : int
             0 forward in time, 1 backward in time.
         initial : sequence of Tensor or OpTreeNode
-            The initial states, (output_size, N); zeros for those that are missing.
+            The initial states, (output_size, N).
         """
-        be, n, names = self.be, x.shape[1] // self.nsteps, [name_of_function(f) for f in self.functions]
+        be, names, cell = self.be, [*map(name_of_function, self.functions)], CELL_OF_STEP.get(type(self).step_formula)
         W_input, W_recur, b = self.split_weights(self.W, direction)
-        x = self.slice_direction(x, direction)
-        if not self.cell or "" in names or (self.passes_cells and len(self.state_names) > 1):
+        if cell is None or "" in names:
             return self.scan(be.dot(W_input, x) + b, direction, initial)
-        zeros = [be.zeros((self.nout, n), name="zeros")] * (len(self.state_names) - len(initial))
         options: dict[str, Any] = dict(zip(("activation", "gate_activation"), names, strict=False))
-        operands = x, W_input, W_recur, b, *initial, *zeros
-        y: Any = getattr(be, self.cell)(*operands, steps=self.nsteps, reverse=bool(direction), **options)
-        final = [take_block(y, (0, self.nout), (0 if direction else y.shape[1] - n, n))]
-        if self.cell == "lstm":
+        operands = x, W_input, W_recur, b, *initial
+        y: Any = getattr(be, cell)(*operands, steps=self.nsteps, reverse=bool(direction), **options)
+        n = y.shape[1] // self.nsteps
+        final = [take_columns(be, y, 0 if direction else y.shape[1] - n, n)]
+        if cell == "lstm":
             final.append(build_variadic(be, "lstm_state", y, *operands, **y.attrs))
         return y, final
 
-    def run_directions(
-        self,
-        x: Operand,
-        run: Callable[[Operand, int, Sequence[Operand]], tuple[Operand, list[Operand]]],
-        training: bool,
-    ) -> Operand:
-        """Return h of all steps of all directions as an op-tree; in training, assign the final states.
+    def _run_directions(self, x: Operand, training: bool, **options: bool) -> Operand:
+        """Return h of all steps of all directions; in training, read and write the recurrent state.
 
-        Parameters
-        ----------
-        x : Tensor or OpTreeNode
-            The inputs.
-        run : callable
-            ``run(x, direction, initial)`` returns h of all steps of one direction, and the states after the last step.
-        training : bool
-            Whether to start from the recurrent state, and to assign the states after the last step to it.
+        ``options`` are those of ``unroll``.
         """
-        x = self.be.reshape(x, (self.nin, -1))
-        n = x.shape[1] // self.nsteps
-        initial = self.initial_operands(n, training)
-        results = [run(x, k, () if k else initial) for k in range(self.num_directions)]  # backward in time from zeros
+        be, passed = self.be, passed_states.get()
+        parts = self._split_directions(x)
+        n = parts[0].shape[1] // self.nsteps
+        initial = self._check_states(self.init_state, n) if passed is None else passed.get(self, [])
+        if passed is None and self.init_state is None and training and not self.reset_cells:
+            initial = copy_tensors(self.recurrent_state(n))  # constants
+        zeros = [be.zeros((self.nout, n), name="zeros")] * len(self.state_names)
+        initial = [*initial, *zeros[len(initial) :]]
+        results = [self.unroll(part, k, zeros if k else initial, **options) for k, part in enumerate(parts)]
         final = results[0][1]
-        if self.passed_states is not None:
-            self.passed_states[self] = final
-        if training:
-            self.be.assign(self.state_tensors(n), final)
+        if passed is not None:
+            passed[self] = final
+        elif training:
+            be.assign(self.state_tensors(n), final)
         outputs = [h for h, _ in results]
-        return outputs[0] if len(outputs) == 1 else self.be.concat(outputs, axis=0)
+        return outputs[0] if len(outputs) == 1 else be.concat(outputs, axis=0)
 
-    def initial_operands(self, n: int, training: bool) -> Sequence[Operand]:
-        """Return the initial states of n sequences, from ``passed_states``, ``init_state`` or the recurrent state.
+    def _split_directions(self, x: Operand) -> list[Operand]:
+        """Return the inputs of each direction, (nin_per_direction, T N)."""
+        x, F = self.be.reshape(x, (self.nin, -1)), self.nin_per_direction
+        return [take_rows(self.be, x, k * F, F) if self.split_inputs else x for k in range(self.num_directions)]
 
-        Parameters
-        ----------
-        n : int
-            The number of sequences.
-        training : bool
-            Whether to start from the recurrent state if no others are given.
-        """
-        given: Any = self.init_state if self.passed_states is None else self.passed_states.get(self)
-        if given is None:
-            return copy_tensors(self.recurrent_state(n)) if training and not self.reset_cells else []  # constants
-        states = list(given) if isinstance(given, list | tuple) else [given]
-        if any(state.shape != (self.nout, n) for state in states):
-            raise ValueError(f"{self.name}: expected initial states {(self.nout, n)}, got {describe(*states)}.")
+    def _check_states(self, init_state: Operand | Sequence[Operand] | None, n: int) -> list[Operand]:
+        """Return initial states of n sequences as a list, empty for None. ValueError if their shapes do not fit."""
+        given: Any = [] if init_state is None else init_state
+        states, expected = list(given) if isinstance(given, list | tuple) else [given], (self.nout, n)
+        is_bidirectional, fits = self.num_directions == 2, len(states) <= len(self.state_names)
+        if (is_bidirectional and states) or not fits or any(getattr(x, "shape", None) != expected for x in states):
+            names = f"{' and '.join(self.state_names)}, each {expected}"
+            label = "None, as for every bidirectional layer" if is_bidirectional else names
+            raise ValueError(f"{self.name}: expected as init_state {label}, got {describe(*states)}")
         return states
 
     @property
@@ -225,17 +209,12 @@ class RecurrentBase(ParameterLayer):
         """The activation functions of a step."""
         return [self.activation]
 
-    @property
-    def cell(self) -> str:
-        """The op of the table that computes the steps of the class; "" if it has other steps."""
-        return CELL_OF_STEP.get(type(self).step_formula, "")
-
     # --- shapes, buffers, fprop and bprop ---
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
-        for activation in self.activations:
-            activation.be = self.be
+        for f in self.functions:
+            f.be = self.be
         if not isinstance(self.in_shape, tuple) or len(self.in_shape) not in (2, 3):
             raise ValueError(
                 f"{self.name}: {self.classnm} expected inputs (F, T), of F features and T time steps, or images "
@@ -308,6 +287,14 @@ class RecurrentBase(ParameterLayer):
             if name.startswith(STATE) and t.backend is self.be:
                 t.fill(0)
 
+    def check_inputs(self, inputs: Tensor) -> None:
+        super().check_inputs(inputs)
+        if "int" in inputs.info.dtype:
+            raise ValueError(
+                f"{self.name}: {self.classnm} expected vectors, got {describe(inputs)} of {inputs.info.dtype}. Put a "
+                "LookupTable before it, or pass tokens as one-hot columns, onehot_input=True"
+            )
+
     def fprop(  # neon's order
         self,
         inputs: Tensor,
@@ -319,10 +306,8 @@ class RecurrentBase(ParameterLayer):
 
         Parameters
         ----------
-        inputs : Tensor
-            (nin, T N), or (C H W, N) for images.
-        inference : bool
-            Do not prepare for ``bprop``.
+        inputs, inference
+            As for ``Layer.fprop``; inputs (nin, T N), or (C H W, N) for images.
         init_state : Tensor or list of Tensor, optional
             The initial h (output_size, N), or all initial states. Default: the final states of the previous minibatch.
         beta : float
@@ -333,78 +318,21 @@ class RecurrentBase(ParameterLayer):
         Tensor
             h of all steps, (num_directions output_size, T N).
         """
-        self.set_inputs(inputs, True)
-        if "int" in inputs.info.dtype:
-            raise ValueError(
-                f"{self.name}: {self.classnm} expected vectors, got {describe(inputs)} of {inputs.info.dtype}. Put a "
-                "LookupTable before it, or pass tokens as one-hot columns, onehot_input=True"
-            )
+        self.set_inputs(inputs, inference)
         if beta:
             raise ValueError(
                 f"{self.name}: expected beta=0, got beta={beta}. Each state depends on the previous one, so outputs of "
                 "different passes cannot be added"
             )
-        given = self.check_init_state(self.init_state if init_state is None else init_state)
-        state = self.recurrent_state(self.be.bsz)
-        initial = given if given is not None else [] if self.reset_cells else state
-        self._run(self._assign_outputs, inputs, None if same_objects(initial, state) else initial, bool(inference))
-        self.can_backprop = not inference
+        be, init_state = self.be, self.init_state if init_state is None else init_state
+        given, states = self._check_states(init_state, be.bsz), self.recurrent_state(be.bsz)
+        initial = states if init_state is None and not self.reset_cells else given
+        be.assign(self.initial_states, [*initial, *[0] * (len(states) - len(initial))])
+        with passing_states({self: self.initial_states}) as passed:
+            self.tree = self._as_operand((self.inference_formula if inference else self.training_formula)(inputs))
+        self.final_trees = passed[self]
+        be.assign([self.outputs, *states], [self.tree, *self.final_trees])
         return self.outputs
-
-    def _run(self, method: Callable[..., None], *args: Any) -> None:
-        """Call a method as a compiled program, which reads and writes the current buffers."""
-        tensors = self.W, self.outputs, self.deltas, *self.initial_states, *self.initial_errors
-        buffers = tuple(map(id, (*tensors, *self.functions)))
-        program = self._programs.get(method.__name__)
-        if program is None or program.f != method:
-            program = self._programs[method.__name__] = jit(method)
-        program(*args, self.nsteps, self._trainable, buffers)
-
-    def _build(
-        self, formula: str, x: Any, initial: Sequence[Operand], passes_cells: bool = False
-    ) -> tuple[Operand, Sequence[Operand]]:
-        """Return h of all steps and the states after the last one as op-trees, by the formula of a name.
-
-        It is that of a copy of the layer, as another thread may build the op-tree of the layer at the same time.
-        """
-        for activation in self.functions:
-            use_in_trace(activation)
-        layer = copy.copy(self)
-        layer.passes_cells = passes_cells
-        states = layer.passed_states = {layer: initial}
-        y: Operand = getattr(layer, formula)(x)
-        return y, states[layer]
-
-    def _assign_outputs(self, x: Operand, initial: Sequence[Operand] | None, inference: bool, *_: Any) -> None:
-        """Assign h of all steps and the states after the last one; from the recurrent state without initial ones."""
-        initial = self.final_states if initial is None else initial
-        if not inference:
-            zeros = [0] * (len(self.state_names) - len(initial))
-            self.be.assign(self.initial_states, [*initial, *zeros])
-        y, final = self._build("inference_formula" if inference else "training_formula", x, initial)
-        self.be.assign([self.outputs, *self.final_states], [y, *final])
-
-    def check_init_state(self, init_state: Tensor | Sequence[Tensor] | None) -> list[Tensor] | None:
-        """Return an initial state as a list, or None. ValueError if its shapes do not fit.
-
-        Parameters
-        ----------
-        init_state : Tensor, list of Tensor or None
-            h (output_size, N), or all states.
-        """
-        if init_state is None:
-            return None
-        states: list[Any] = list(init_state) if isinstance(init_state, list | tuple) else [init_state]
-        expected = (self.nout, self.be.bsz)
-        if (
-            self.num_directions == 2
-            or len(states) > len(self.state_names)
-            or any(getattr(x, "shape", None) != expected for x in states)
-        ):
-            names = f"{' and '.join(self.state_names)}, each {expected}"
-            label = names if self.num_directions == 1 else "None, as for every bidirectional layer"
-            raise ValueError(f"{self.name}: expected as init_state {label}, got {describe(*states)}")
-        return states
 
     def final_state(self) -> Tensor:
         """Return h of the last step, (output_size, N)."""
@@ -419,75 +347,31 @@ class RecurrentBase(ParameterLayer):
             )
         return self.state_tensors(self.be.bsz)
 
-    @accumulates
     def bprop(
         self, error: Tensor, alpha: float = 1.0, beta: float = 0.0, final_errors: Sequence[Tensor] | None = None
     ) -> Tensor | None:
-        """Backpropagate through time: compute dW and ``deltas = alpha dE/dinputs + beta deltas``.
-
-        Afterwards ``initial_errors`` holds the errors of the initial states.
+        """Backpropagate through time, as ``Layer.bprop``; afterwards ``initial_errors`` has those of initial states.
 
         Parameters
         ----------
-        error : Tensor
-            Error of the outputs, of their shape.
-        alpha, beta : float
-            Factors of the new and of the old deltas.
+        error, alpha, beta
+            As for ``Layer.bprop``.
         final_errors : sequence of Tensor, optional
             Additional errors of ``final_states``, such as those from a decoder.
-
-        Returns
-        -------
-        Tensor or None
-            The deltas, of the shape of the inputs; None if the layer has none.
         """
-        self.check_error(error)
-        errors = self.final_errors if final_errors is None else [final_errors]
-        factors = None if (alpha, beta) == (1, 0) else (float(alpha), float(beta))
-        self._run(self._assign_gradients, self.inputs, error, [list(x) for x in errors], factors)
-        return self.deltas
+        self.final_errors = self.final_errors if final_errors is None else [final_errors]
+        return super().bprop(error, alpha, beta)
 
-    def _assign_gradients(
-        self,
-        x: Operand,
-        error: Operand,
-        final_errors: Sequence[Sequence[Operand]],
-        factors: tuple[Operand, Operand] | None,
-        *_: Any,
-    ) -> None:
-        """Assign the gradients, the errors of the initial states and the deltas; compute the forward pass again."""
-        passes_cells = any(len(errors) > 1 for errors in final_errors)
-        y, final = self._build("formula", x, self.initial_states, passes_cells)
-        roots = [(y, error), *(pair for errors in final_errors for pair in zip(final, errors, strict=False))]
-        tensors: list[Any] = [*self.initial_states]
-        targets = [*self.initial_errors]
-        if self._trainable:
-            tensors, targets = [*tensors, *self.parameters], [*targets, *self.gradients]
-        if self.deltas is not None:
-            tensors, targets = [*tensors, x], [*targets, self.deltas]
-        values = differentiate_outputs(self.be, roots, tensors)
-        if self.deltas is not None and factors is not None:
-            values[-1] = factors[0] * values[-1] + factors[1] * self.deltas
-        self.be.assign(targets, values)
+    def gradient_targets(self) -> tuple[list[Tensor], list[Tensor]]:
+        tensors, targets = super().gradient_targets()
+        return [*self.initial_states, *tensors], [*self.initial_errors, *targets]
 
-    def slice_direction(self, x: X, direction: int) -> X:
-        """Return the rows of inputs or deltas of one direction; images as (C H, W N). Those of a tensor are a view.
+    def build_gradients(self, error: Tensor, tensors: Sequence[Tensor]) -> list[Operand]:
+        given, self.final_errors = self.final_errors, []
+        pairs = [pair for errors in given for pair in zip(self.final_trees, errors, strict=False)]
+        return differentiate_outputs(self.be, [(self.tree, error), *pairs], tensors)
 
-        Parameters
-        ----------
-        x : Tensor or OpTreeNode
-            Inputs or deltas.
-        direction : int
-            0 forward in time, 1 backward in time.
-        """
-        y: Any = x
-        y = y if y.shape[0] == self.nin else y.reshape(self.nin, -1)
-        F = self.nin_per_direction
-        y = take_block(y, (direction * F, F), (0, y.shape[1])) if self.split_inputs else y
-        part: X = y
-        return part
-
-    def scan(self, z: Operand, direction: int, initial: Sequence[Operand] = ()) -> tuple[Operand, list[Operand]]:
+    def scan(self, z: Operand, direction: int, initial: Sequence[Operand]) -> tuple[Operand, list[Operand]]:
         """Return h of all steps, (output_size, T N), and the states after the last step, as op-trees.
 
         Parameters
@@ -497,14 +381,13 @@ class RecurrentBase(ParameterLayer):
         direction : int
             0 forward in time, 1 backward in time.
         initial : sequence of Tensor or OpTreeNode
-            The initial states, (output_size, N); zeros for those that are missing.
+            The initial states, (output_size, N).
         """
-        be, T, W_recur = self.be, self.nsteps, self.split_weights(self.W, direction)[1]
+        be, T, W_recur, states = self.be, self.nsteps, self.split_weights(self.W, direction)[1], list(initial)
         n = z.shape[1] // T
-        states: list[Operand] = [*initial, *[be.zeros((self.nout, n))] * (len(self.state_names) - len(initial))]
         outputs: list[Any] = [None] * T
         for t in reversed(range(T)) if direction else range(T):
-            states = self.step_formula(take_block(z, (0, z.shape[0]), (t * n, n)), states, W_recur)
+            states = self.step_formula(take_columns(be, z, t * n, n), states, W_recur)
             outputs[t] = states[0]
         return be.concat(outputs, axis=1), states
 
@@ -561,13 +444,7 @@ class RecurrentBase(ParameterLayer):
         return arrays if any(array.any() for array in arrays.values()) else {}
 
     def set_state(self, arrays: dict[str, NativeArray]) -> None:
-        """Start the next minibatch from a recurrent state; from zeros if it is empty.
-
-        Parameters
-        ----------
-        arrays : dict of str to ndarray
-            The states by name, (output_size, N) each.
-        """
+        """Start the next minibatch from a recurrent state, (output_size, N) each; from zeros if it is empty."""
         self.check_state(arrays)
         self.reset()
         if arrays:
@@ -576,13 +453,7 @@ class RecurrentBase(ParameterLayer):
                 t[:] = arrays[name]
 
     def check_state(self, arrays: dict[str, NativeArray]) -> None:
-        """Raise ValueError unless the dict is empty or contains the recurrent state of this layer.
-
-        Parameters
-        ----------
-        arrays : dict of str to ndarray
-            The states by name, (output_size, N) each.
-        """
+        """Raise ValueError unless the dict is empty or contains the recurrent state of this layer."""
         shapes: dict[str, Any] = {name: getattr(array, "shape", ()) for name, array in arrays.items()}
         names = {*self.state_names}
         fits = shapes.keys() == names and all(len(s) == 2 and s[0] == self.nout for s in shapes.values())
@@ -654,23 +525,12 @@ class Recurrent(RecurrentBase):
 class GatedRecurrentBase(RecurrentBase):
     """Base class of layers whose gates have a separate activation function, such as Logistic().
 
+    The other parameters are those of ``RecurrentBase``.
+
     Parameters
     ----------
-    output_size : int
-        Number of elements of a state.
-    init : initializer, array, Tensor or str, optional
-        Fills each gate's part of W_input, and of W_recur without ``init_inner``. Default: ``GlorotUniform()``, with
-        ``Orthonormal(1)`` for W_recur.
-    init_inner : initializer, array, Tensor or str, optional
-        Fills each gate's part of W_recur.
-    activation : Transform or str
-        Activation function of the states, or its name. Default: ``Tanh()``.
     gate_activation : Transform or str
         Activation function of the gates, or its name. Default: ``Logistic()``.
-    reset_cells : bool
-        Start every minibatch from zero states.
-    name : str, optional
-        Name of the layer.
     """
 
     def __init__(
@@ -685,7 +545,7 @@ class GatedRecurrentBase(RecurrentBase):
     ) -> None:
         super().__init__(output_size, init, init_inner, activation, reset_cells, name)
         gate_activation = Logistic() if gate_activation is None else gate_activation
-        self.gate_activation = self.check_activation("gate_activation", gate_activation)
+        self.gate_activation = check_activation(f"{self.name}: gate_activation", gate_activation, "Logistic()")
 
     @property
     def functions(self) -> list[Transform]:
@@ -743,14 +603,6 @@ def name_of_function(f: Transform) -> str:
 
 
 # --- reductions ------------------------------------------------------------------------------------------------------
-
-
-def take_block(x: Operand, rows: tuple[int, int], columns: tuple[int, int]) -> Operand:
-    """Return a block of a matrix, a view of a tensor, given the first row and column and their numbers."""
-    if type(x) is Tensor:
-        return x[rows[0] : sum(rows), columns[0] : sum(columns)]
-    node: Operand = x.backend.build("slice", x, index=((*rows, 1), (*columns, 1)))
-    return node
 
 
 def get_steps(x: Tensor, shape: LayerShape) -> list[Tensor]:
@@ -812,4 +664,5 @@ class RecurrentLast(RecurrentOutput):
 
     def formula(self, x: Tensor) -> Operand:
         n = x.shape[1] // self.nsteps
-        return take_block(x, (0, x.shape[0]), ((self.nsteps - 1) * n, n))
+        last: Operand = take_columns(self.be, x, (self.nsteps - 1) * n, n)
+        return last

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
@@ -15,7 +14,7 @@ from neonlite.layers.container import LayerContainer, LayerLike, Sequential
 from neonlite.layers.layer import Layer, LayerInput, Terminal
 from neonlite.layers.linear import Affine, LookupTable
 from neonlite.layers.parameter import InitLike
-from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase
+from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase, get_steps, passing_states
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.transforms import Softmax, Transform
@@ -89,97 +88,93 @@ class StatePassing(LayerContainer):
     """
 
     encoder: Encoder
+    decoders: list[Decoder]
     state_pairs: list[tuple[RecurrentBase, RecurrentBase]]  # (layer of a decoder, layer of the encoder)
+    input_labels: tuple[str, ...]
+    expected_inputs: str  # in error messages
 
-    def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
-        super().__init__(layers, name)
-        self.zero_error: Tensor | Any = None  # zero error of the encoder's outputs, on which the cost does not depend
-
-    def pair_layers(self, decoders: Sequence[Decoder], connections: Sequence[int] | None = None) -> None:
-        """Set ``state_pairs``, and start every minibatch from zeros. ValueError if layers are incompatible.
-
-        Parameters
-        ----------
-        decoders : sequence of Decoder
-            The decoders.
-        connections : sequence of int, optional
-            As for ``Seq2Seq``.
-        """
-        pairs = [pair_recurrent_layers(self.name, self.encoder, x, connections) for x in decoders]
+    def _pair_layers(self, connections: Sequence[int] | None = None) -> None:
+        """Set ``state_pairs``, and start every minibatch from zeros. ValueError if layers are incompatible."""
+        pairs = [pair_recurrent_layers(self.name, self.encoder, x, connections) for x in self.decoders]
         self.state_pairs = list(itertools.chain(*pairs))
         for layer in recurrent_layers(self):
             layer.reset_cells = True  # minibatches are independent
 
-    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate_layers(None, accumulate_updates)
-        self.zero_error = self.buffer("zero error", self.encoder.out_shape)
+    def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
+        """Return the decoders' outputs as op-trees of all inputs; those of the first input alone are none."""
+        inputs: Any = x
+        with passing_states({}) as states:
+            self.encoder.build_tree(inputs[0], training)
+            states |= {layer: states[encoder][: len(layer.state_names)] for layer, encoder in self.state_pairs}
+            trees = [decoder.build_tree(y, training) for decoder, y in zip(self.decoders, inputs[1:], strict=True)]
+        for layer, values in states.items() if training else ():
+            self.be.assign(layer.state_tensors(values[0].shape[1]), values)
+        return trees if len(trees) > 1 else trees[0]
 
-    def check_parts(
-        self, inputs: buffers.Tensors, inference: bool, labels: Sequence[str], meaning: str
-    ) -> Sequence[Tensor]:
-        """Return the inputs as a list, of which inference may need the first one alone; raise an error if invalid.
+    def fprop(self, inputs: buffers.Tensors, inference: bool = False, beta: float = 0.0) -> buffers.LayerOutputs:
+        """Compute the decoders' outputs, or those of the first input alone; see the class.
 
         Parameters
         ----------
-        inputs, inference
-            As for ``fprop``.
-        labels : sequence of str
-            What each of the inputs is.
-        meaning : str
-            The expected inputs, for the error message.
+        inputs : list of Tensor, or Tensor
+            The inputs of all parts; for inference also the first one alone.
+        inference : bool
+            Do not prepare for ``bprop``.
+        beta : float
+            Must be 0, as for all containers.
+
+        Returns
+        -------
+        Tensor or list of Tensor
+            The outputs of each decoder.
         """
+        self.reject_scaling(beta)
+        self.allocate_missing()
+        self.can_backprop = False
         parts = inputs if isinstance(inputs, list | tuple) else [inputs]
-        if len(parts) != len(labels) and not (inference and parts is not inputs):
-            raise ValueError(f"{self.name}: expected inputs {meaning} alone, got {describe(inputs)}")
-        for label, x, shape in zip(labels, parts, self.in_shape or [None] * len(labels), strict=False):
-            self.check_tensor(label, x, shape)
-        return parts
+        if len(parts) != len(self.input_labels) and not (inference and parts is not inputs):
+            raise ValueError(f"{self.name}: expected inputs {self.expected_inputs} alone, got {describe(inputs)}")
+        for label, x, shape in zip(self.input_labels, parts, self.in_shape or [None] * len(parts), strict=False):
+            self.check_tensor(f"inputs {label}", x, shape)
+        first, *others = self._part_inputs(parts, inference)
+        if len(parts) == 1:
+            self.outputs = self._infer(first)
+            return self.outputs
+        self._encode(first, inference)
+        outputs = [decoder.fprop(y, inference) for decoder, y in zip(self.decoders, others, strict=True)]
+        self.outputs, self.can_backprop = outputs if len(outputs) > 1 else outputs[0], not inference
+        return self.outputs
 
-    def pass_states(self) -> None:
-        """Set the initial states of the decoders' recurrent layers to the final states of the encoder's."""
-        for decoder_layer, encoder_layer in self.state_pairs:
-            decoder_layer.init_state = encoder_layer.final_states[: len(decoder_layer.state_names)]
+    def _part_inputs(self, inputs: Sequence[Tensor], inference: bool) -> Sequence[Tensor]:
+        """Return the inputs of the encoder and the decoders, given those of ``fprop``."""
+        raise NotImplementedError
 
-    def encode_tree(self, x: Operand, training: bool, states: dict[Layer, Sequence[Operand]]) -> None:
-        """Build the op-tree of the encoder, and add the initial states of the decoders to a dict.
+    def _infer(self, x: Tensor) -> Tensor:
+        """Return the outputs at inference of the first input alone."""
+        raise NotImplementedError
 
-        Parameters
-        ----------
-        x : Tensor or OpTreeNode
-            Inputs of the encoder.
-        training : bool
-            As for ``layer(x)``.
-        states : dict
-            Initial states of recurrent layers.
-        """
-        passes_cells = training and any(len(decoder.state_names) > 1 for decoder, _ in self.state_pairs)
-        with passing_states(recurrent_layers(self.encoder), states, passes_cells):
-            self.encoder.build_tree(x, training)
-        for decoder, encoder in self.state_pairs:
-            states[decoder] = states[encoder][: len(decoder.state_names)]
+    def _encode(self, x: Tensor, inference: bool = True) -> None:
+        """Run the encoder, and pass its final states to the decoders."""
+        self.encoder.fprop(x, inference)
+        for layer, encoder in self.state_pairs:
+            layer.init_state = encoder.final_states[: len(layer.state_names)]
 
-    def pass_errors(self) -> None:
-        """Set the errors of the encoder's final states to those of the decoders' initial states."""
+    def bprop(  # type: ignore[override]  # deltas of several inputs
+        self, error: buffers.Tensors, alpha: float = 1.0, beta: float = 0.0
+    ) -> buffers.Deltas:
+        """Compute all gradients; return the deltas of all inputs."""
+        self.reject_scaling(beta, alpha)
+        self.check_can_backprop()
+        errors: Any = [error]
+        if len(self.decoders) > 1:
+            expected = f"a pair [{', '.join(self.input_labels[1:])}]"
+            errors = sequence(f"{self.name}.bprop: error", error, expected, count=len(self.decoders))
+        deltas = [decoder.bprop(e) for decoder, e in zip(self.decoders, errors, strict=True)]
         for layer in recurrent_layers(self.encoder):
             layer.final_errors = [decoder.initial_errors for decoder, encoder in self.state_pairs if encoder is layer]
-
-
-@contextmanager
-def passing_states(
-    layers: Sequence[RecurrentBase], states: dict[Layer, Sequence[Operand]], passes_cells: bool = False
-) -> Iterator[None]:
-    """While op-trees are built, let layers start from the states of a dict, and replace them by their final ones.
-
-    ``passes_cells``: derivatives flow through the final c of an LSTM, too.
-    """
-    with layers[0].be.lock:
-        try:
-            for layer in layers:
-                layer.passed_states, layer.passes_cells = states, passes_cells
-            yield
-        finally:
-            for layer in layers:
-                layer.passed_states, layer.passes_cells = None, False
+        zeros = self.buffer("zero error", self.encoder.out_shape)  # the cost depends on the final states only
+        self.deltas = [self.encoder.bprop(zeros), *deltas]
+        return self.deltas
 
 
 class Seq2Seq(StatePassing):
@@ -223,6 +218,11 @@ class Seq2Seq(StatePassing):
     (5, 8)
     """
 
+    input_labels = ("x", "previous")
+    expected_inputs = (
+        "[x, previous], of the encoder and of the decoder (the targets of the previous step), or for inference x"
+    )
+
     def __init__(
         self, layers: Sequence[LayerLike], decoder_connections: Sequence[int] | None = None, name: str | None = None
     ) -> None:
@@ -236,8 +236,8 @@ class Seq2Seq(StatePassing):
             [x if isinstance(x, kind) else kind(x) for x, kind in zip(two, (Encoder, Decoder), strict=True)], name
         )
         self.encoder, self.decoder = cast(tuple[Encoder, Decoder], self.layers)
-        self.decoder_connections = decoder_connections
-        self.pair_layers([self.decoder], decoder_connections)
+        self.decoders, self.decoder_connections = [self.decoder], decoder_connections
+        self._pair_layers(decoder_connections)
 
     # --- shapes, buffers, fprop and bprop ---
 
@@ -255,80 +255,15 @@ class Seq2Seq(StatePassing):
         self.in_shape, self.out_shape = shapes, self.decoder.out_shape
         return self
 
-    def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
-        """Return the decoder's outputs as an op-tree of [x, previous]; those of greedy decoding are none."""
-        states: dict[Layer, Sequence[Operand]] = {}
-        self.encode_tree(cast(Any, x)[0], training, states)
-        with passing_states(recurrent_layers(self.decoder), states):
-            return self.decoder.build_tree(cast(Any, x)[1], training)
-
-    def fprop(self, inputs: buffers.Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
-        """Compute the decoder's outputs.
-
-        Parameters
-        ----------
-        inputs : list of Tensor, or Tensor
-            [x, previous] (F, T N) and (V, S N); for inference also x alone.
-        inference : bool
-            Do not prepare for ``bprop``.
-        beta : float
-            Must be 0, as for all containers.
-
-        Returns
-        -------
-        Tensor
-            (V, S N).
-        """
-        self.reject_scaling(beta)
-        self.allocate_missing()
-        self.can_backprop = False
-        meaning = (
-            "[x, previous], of the encoder and of the decoder (the targets of the previous step), or for inference x"
-        )
-        parts = self.check_parts(inputs, inference, ("inputs x", "inputs previous"), meaning)
-        if len(parts) == 1:
-            return self.decode_greedy(parts[0])
-        self.set_decoder_steps(self.in_shape[1][1])
-        self.encode(parts[0], inference)
-        self.outputs = cast(Tensor, self.decoder.fprop(parts[1], inference))
-        self.can_backprop = not inference
-        return self.outputs
-
-    def bprop(  # type: ignore[override]  # deltas of several inputs
-        self, error: Tensor, alpha: float = 1.0, beta: float = 0.0
-    ) -> list[buffers.Deltas]:
-        """Compute all gradients; return the deltas of both inputs, [x, previous]."""
-        self.reject_scaling(beta, alpha)
-        self.check_can_backprop()
-        decoder_deltas = self.decoder.bprop(error)
-        self.pass_errors()
-        self.deltas = [self.encoder.bprop(self.zero_error), decoder_deltas]
-        return self.deltas
+    def _part_inputs(self, inputs: Sequence[Tensor], inference: bool) -> Sequence[Tensor]:
+        if len(inputs) > 1:
+            self._set_decoder_steps(self.in_shape[1][1])
+        return inputs
 
     # --- decoding step by step ---
 
-    def encode(self, x: Tensor, inference: bool = True) -> None:
-        """Run the encoder, and pass its final states to the decoder.
-
-        Parameters
-        ----------
-        x : Tensor
-            Inputs of the encoder, (F, T N).
-        inference : bool
-            Do not prepare for ``bprop``.
-        """
-        self.allocate_missing()
-        self.encoder.fprop(x, inference)
-        self.pass_states()
-
-    def set_decoder_steps(self, steps: int) -> None:
-        """Configure the decoder for a number of time steps, in the same memory.
-
-        Parameters
-        ----------
-        steps : int
-            Number of steps per pass.
-        """
+    def _set_decoder_steps(self, steps: int) -> None:
+        """Configure the decoder for a number of time steps, in the same memory."""
         if self.decoder.in_shape[1] != steps:
             self.decoder.configure(self.decoder.shape_for_seq_len(steps))
             self.decoder.allocate()
@@ -343,8 +278,8 @@ class Seq2Seq(StatePassing):
             Inputs of the encoder, (F, T N).
         """
         self.allocate_missing()
-        self.set_decoder_steps(1)
-        self.encode(x)
+        self._set_decoder_steps(1)
+        self._encode(x)
 
     def decode_step(self, token_ids: Operand | None = None) -> Tensor:
         """Return the decoder's outputs of the next step.
@@ -364,27 +299,14 @@ class Seq2Seq(StatePassing):
             decoder_layer.init_state = decoder_layer.final_states
         return cast(Tensor, outputs)
 
-    def decode_greedy(self, x: Tensor) -> Tensor:
-        """Return the decoder's outputs when each step reads the most probable token of the previous step.
-
-        Parameters
-        ----------
-        x : Tensor
-            Inputs of the encoder, (F, T N).
-
-        Returns
-        -------
-        Tensor
-            (V, S N).
-        """
+    def _infer(self, x: Tensor) -> Tensor:
+        """Return the decoder's outputs when each step reads the most probable token of the previous step."""
         self.start_decoding(x)
-        n, token_ids = self.be.bsz, None
-        self.outputs = self.buffer("outputs", self.out_shape)
-        for t in range(self.out_shape[1]):
-            y = self.decode_step(token_ids)
-            self.outputs[:, t * n : (t + 1) * n] = y
-            token_ids = self.be.argmax(y, axis=0)
-        return self.outputs
+        outputs, token_ids = self.buffer("outputs", self.out_shape), None
+        for step in get_steps(outputs, self.out_shape):
+            step[:] = self.decode_step(token_ids)
+            token_ids = self.be.argmax(step, axis=0)
+        return outputs
 
     # --- properties for containers and models ---
 
@@ -460,9 +382,6 @@ def join_names(layers: Sequence[Any]) -> str:
     return ", ".join(layer.name for layer in layers) or "none"
 
 
-INPUT_NAMES = ("inputs sentence", "inputs before", "inputs after")
-
-
 class SkipThought(StatePassing):
     """Skip-thought network: an encoder of a sentence, and decoders of the previous and of the next sentence.
 
@@ -518,6 +437,8 @@ class SkipThought(StatePassing):
     """
 
     config_attributes: ClassVar[dict[str, str]] = {"rec_layer": "rec_layer_type"}
+    input_labels = ("sentence", "before", "after")
+    expected_inputs = "[sentence, before, after], the last two delayed by one step, or for inference the sentence"
 
     def __init__(
         self,
@@ -547,11 +468,7 @@ class SkipThought(StatePassing):
                 f"next sentence, got {', '.join(type(x).__name__ for x in self.layers)}"
             )
         self.table, self.encoder, *self.decoders = cast(tuple[LookupTable, Encoder, Decoder, Decoder], self.layers)
-        self.pair_layers(self.decoders)
-        self.lengths: list[int] = []  # numbers of steps of the three inputs
-        self.token_ids: Tensor | Any = None  # token ids of the three inputs, concatenated along time
-        self.embedding_errors: Tensor | Any = None  # errors of the table's outputs
-        self.input_views: list[tuple[Any, ...]] = []  # views of token ids, table outputs and errors, for each network
+        self._pair_layers()
 
     def build_layers(self, name: str | None) -> list[Layer]:
         """Return the table, the encoder and the decoders.
@@ -595,20 +512,12 @@ class SkipThought(StatePassing):
                 f"{self.name}: expected three shapes (1, T) or (T, 1) of token ids, of the inputs sentence, before and "
                 f"after, got {getattr(in_obj, 'shape', in_obj)!r}"
             )
-        self.lengths = [buffers.num_elements(shape) for shape in shapes]
-        self.table.configure((1, sum(self.lengths)))
-        for part, steps in zip(self.networks, self.lengths, strict=True):
+        lengths = [buffers.num_elements(shape) for shape in shapes]
+        self.table.configure((1, sum(lengths)))
+        for part, steps in zip(self.networks, lengths, strict=True):
             part.configure((self.table.embedding_dim, steps))
         self.in_shape, self.out_shape = shapes, [decoder.out_shape for decoder in self.decoders]
         return self
-
-    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate_layers(None, accumulate_updates)
-        self.token_ids = self.buffer("token ids", self.table.in_shape, "float32")
-        self.embedding_errors = self.buffer("embedding errors", self.table.out_shape)
-        offsets = [self.be.bsz * sum(self.lengths[:i]) for i in range(4)]
-        tensors = self.token_ids, self.table.outputs, self.embedding_errors
-        self.input_views = [tuple(x[:, a:b] for x in tensors) for a, b in itertools.pairwise(offsets)]
 
     def set_needs_deltas(self) -> None:
         """Set which layers compute deltas: all but the table, as those of the embeddings train it."""
@@ -617,67 +526,30 @@ class SkipThought(StatePassing):
 
     def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
         """Return the decoders' outputs as op-trees of [sentence, before, after]."""
-        sentence, *others = [self.table.build_tree(ids, training) for ids in cast(Any, x)]
-        states: dict[Layer, Sequence[Operand]] = {}
-        self.encode_tree(cast(Any, sentence), training, states)
-        with passing_states([decoder for decoder, _ in self.state_pairs], states):
-            decoders = zip(self.decoders, others, strict=True)
-            return [cast(Any, decoder.build_tree(cast(Any, y), training)) for decoder, y in decoders]
+        return super().build_tree([self.table.build_tree(ids, training) for ids in cast(Any, x)], training)
 
-    def fprop(self, inputs: buffers.Tensors, inference: bool = False, beta: float = 0.0) -> buffers.LayerOutputs:
-        """Compute the decoders' outputs, or for inference the vector of a sentence.
+    def _part_inputs(self, inputs: Sequence[Tensor], inference: bool) -> Sequence[Tensor]:
+        token_ids = self.buffer("token ids", self.table.in_shape, "float32")
+        for x, columns in zip(inputs, self._split_columns(token_ids), strict=False):
+            columns[:] = x.reshape(1, -1)
+        return self._split_columns(self.table.fprop(token_ids, inference))
 
-        Parameters
-        ----------
-        inputs : list of Tensor, or Tensor
-            Token ids [sentence, before, after]; for inference also the sentence alone.
-        inference : bool
-            Do not prepare for ``bprop``.
-        beta : float
-            Must be 0, as for all containers.
+    def _infer(self, x: Tensor) -> Tensor:
+        """Return the vectors of sentences, (nhidden, N)."""
+        self.encoder.fprop(x, inference=True)
+        return recurrent_layers(self.encoder)[-1].final_state()
 
-        Returns
-        -------
-        list of Tensor, or Tensor
-            Probabilities [before, after], (vocab_size, T N) each; or the vectors (nhidden, N).
-        """
-        self.reject_scaling(beta)
-        self.allocate_missing()
-        self.can_backprop = False
-        meaning = "[sentence, before, after], the last two delayed by one step, or for inference the sentence"
-        parts = self.check_parts(inputs, inference, INPUT_NAMES, meaning)
-        if not self.input_views:
-            raise RuntimeError(f"{self.name}: expected allocated buffers, got none. Call allocate() before fprop")
-        for x, (token_ids, _, _) in zip(parts, self.input_views, strict=False):
-            token_ids[:] = x.reshape(1, -1)
-        self.table.fprop(self.token_ids, inference)
-        sentence, *others = [looked_up for _, looked_up, _ in self.input_views]
-        self.encoder.fprop(sentence, inference)
-        if len(parts) == 1:
-            self.outputs = recurrent_layers(self.encoder)[-1].final_state()
-            return self.outputs
-        self.pass_states()
-        self.outputs = [decoder.fprop(x, inference) for decoder, x in zip(self.decoders, others, strict=True)]
-        self.can_backprop = not inference
-        return self.outputs
+    def bprop(self, error: buffers.Tensors, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Compute all gradients. Token ids have no deltas."""
+        errors = self.buffer("embedding errors", self.table.out_shape)
+        deltas: Any = super().bprop(error, alpha, beta)
+        self.be.assign(self._split_columns(errors), deltas)
+        self.table.bprop(errors)
 
-    def bprop(self, error: Sequence[Tensor] | Tensor, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Compute all gradients. Token ids have no deltas.
-
-        Parameters
-        ----------
-        error : list of Tensor
-            Errors of both outputs, [before, after].
-        alpha, beta : float
-            Must be 1 and 0, as for all containers.
-        """
-        self.reject_scaling(beta, alpha)
-        self.check_can_backprop()
-        sequence(f"{self.name}.bprop: error", error, "a pair [before, after]", count=2)
-        self.pass_errors()
-        for i, e in (1, error[0]), (2, error[1]), (0, self.zero_error):  # the encoder last: it needs the others' errors
-            self.input_views[i][2][:] = self.networks[i].bprop(e)
-        self.table.bprop(self.embedding_errors)
+    def _split_columns(self, x: Tensor) -> list[Tensor]:
+        """Return views of the columns of each of the three inputs."""
+        ends = itertools.accumulate((part.in_shape[1] * self.be.bsz for part in self.networks), initial=0)
+        return [x[:, start:end] for start, end in itertools.pairwise(ends)]
 
     # --- properties for containers and models ---
 

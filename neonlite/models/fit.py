@@ -31,6 +31,7 @@ from neonlite.models.training_data import (
 )
 from neonlite.optimizers import Adam, Optimizer
 from neonlite.transforms import Cost, Metric
+from neonlite.tree_structure import refuse_in_trace
 from neonlite.typing import ArrayLike, ClassWeights, Data
 
 DEFAULT_EPOCHS = 10
@@ -208,6 +209,7 @@ class FitMethods(TrainingMethods):
         >>> model.predict_classes([[0.5], [2.5]]).tolist()
         ['low', 'high']
         """
+        refuse_in_trace(f"{self.name}.fit", "Call it outside of the compiled function")
         if isinstance(optimizer, Distributed):
             distributed, optimizer = distributed or True, optimizer.optimizer
         communicator = get_communicator(self, distributed)

@@ -50,12 +50,12 @@ class GradientProgram:
             The columns of the minibatch that this process computes.
         """
         model, parallel = self.model, self.model.data_parallel
-        has_own_passes = MODEL_METHODS.isdisjoint(vars(model))
+        uses_builtin_passes = MODEL_METHODS.isdisjoint(vars(model))
         parts = (
             model.layers,
             model.cost,
             model.loss_scaling,
-            has_own_passes,
+            uses_builtin_passes,
             shard is None,
             parallel and parallel.reducer,
         )
@@ -97,11 +97,11 @@ def is_expression(model: Any) -> bool:
         and all(getattr(type(model), name).__module__.startswith("neonlite.models.") for name in MODEL_METHODS)
         and MODEL_METHODS.isdisjoint(vars(model))
         and not any(name in vars(cost) for name in COST_METHODS)
-        and all(isinstance(x, GeneralizedCost) and has_own_methods(x) for x in costs)
+        and all(isinstance(x, GeneralizedCost) and has_builtin_costs(x) for x in costs)
     )
 
 
-def has_own_methods(cost: GeneralizedCost) -> bool:
+def has_builtin_costs(cost: GeneralizedCost) -> bool:
     """Return whether no method of the user computes a cost or its errors."""
     return not any(name in vars(cost) or not has_builtin_method(type(cost), name) for name in COST_METHODS)
 

@@ -113,7 +113,7 @@ class TrainingMethods(ModelBase):
         float
             The cost of the minibatch.
         """
-        cost = self._compute_all_gradients(x, t)
+        cost = self._compute_all_gradients(x, t)  # by compute_gradients below, which fit compiles to one program
         self.optimizer.optimize(self.layers_to_optimize, epoch)
         return cost
 

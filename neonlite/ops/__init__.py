@@ -5,11 +5,12 @@
   returns one op-tree per operand. ``None`` instead of the rule, or of one of the op-trees, is a zero gradient. An op
   without a rule raises NotImplementedError when it is differentiated.
 
-Gradient rules ignore broadcasting: ``Autodiff`` sums each gradient to the shape of its operand. The backend methods,
-the type stub, docs/ops.md and most tests are generated from this table; shape inference, the executors and Autodiff
-read it. Functions longer than a line and shape rules are in functions.py, images.py and linalg.py, the formulas of
-composite ops (``softmax``, ``layer_norm``) in composites.py. Functions of several ops that print as these (``mean``,
-``clip``) are methods of the backend, in tree_methods.py.
+Gradient rules ignore broadcasting: ``Autodiff`` sums each gradient over the axes along which its operand was repeated,
+or repeats it along those that were summed. The backend methods, the type stub, docs/ops.md and most tests are generated
+from this table; shape inference, the executors and Autodiff read it. Functions longer than a line and shape rules are
+in functions.py, images.py, linalg.py and recurrent.py, the formulas of composite ops (``softmax``, ``layer_norm``) in
+composites.py. Functions of several ops that print as these (``mean``, ``clip``) are methods of the backend, in
+tree_methods.py.
 """
 
 from __future__ import annotations
@@ -247,8 +248,8 @@ def recurrent_ops(name: str, formula: Callable[..., Any], arity: int, doc: str) 
            f"h of all steps of {doc}, over x (F, T N)", arity=arity, formula=formula,
            shape_fn=partial(recurrent.sequence_shape, name), flops_fn=recurrent.sequence_flops, **RECURRENCE),
         Op(f"{name}_backward", run_recurrent(backward), doc=gradients, arity=-1, formula=backward,
-           shape_fn=partial(recurrent.backward_shape, name), flops_fn=recurrent.backward_flops, **RECURRENCE,
-           **NO_METHOD),
+           shape_fn=partial(recurrent.backward_shape, name), flops_fn=partial(recurrent.backward_flops, name),
+           **RECURRENCE, **NO_METHOD),
     )  # fmt: skip
 
 
@@ -531,8 +532,8 @@ OP_TABLE: tuple[Op, ...] = (
     # --- recurrence over time: sequences (F, T N) ---
     *recurrent_ops("rnn", recurrent.rnn, 5, "a simple recurrent layer"),
     *recurrent_ops("lstm", recurrent.lstm, 6, "an LSTM"),
-    Op("lstm_state", run_recurrent(recurrent.final_cell_state),
-       doc="c after the last step of lstm, of its result and its operands", arity=-1,
+    Op("lstm_state", run_recurrent(recurrent.final_cell_state), recurrent.grad_state,
+       "c after the last step of lstm, of its result and its operands", arity=-1,
        formula=recurrent.final_cell_state, shape_fn=recurrent.state_shape, flops_fn=functions.no_flops,
        **RECURRENCE, **NO_METHOD),
     *recurrent_ops("gru", recurrent.gru, 5, "a GRU"),

@@ -12,8 +12,9 @@ from typing import Any
 from neonlite.ops.functions import Gradients
 from neonlite.typing import AxisLike, BackendBase, Operand
 
-GELU_SCALE, GELU_CUBE = math.sqrt(8 / math.pi), 0.044715
-GELU_LIMIT = 25.0  # beyond it the logistic function is 0 or 1, and the cube could overflow
+GELU_SCALE = math.sqrt(8 / math.pi)
+GELU_CUBE = 0.044715 * GELU_SCALE
+GELU_LIMIT = 25.0  # beyond it the logistic function is 0 or 1, and the square could overflow
 
 
 # --- softmax ---
@@ -94,25 +95,24 @@ def elu(be: BackendBase, x: Operand, *, alpha: float = 1.0) -> Operand:
     return be.maximum(x, 0) + alpha * (be.exp(be.minimum(x, 0)) - 1)
 
 
-def gelu_gate(be: BackendBase, x: Operand) -> tuple[Operand, Operand]:
-    """Return gelu(x) / x, which is the logistic function of a v, and dv/dx.
+def gelu_gate(be: BackendBase, x: Operand, square: Operand) -> Operand:
+    """Return gelu(x) / x, the logistic function of v, given x^2.
 
     ``(1 + tanh u) / 2`` is computed as the logistic function of v = 2u, to avoid cancellation for tanh u near -1.
     """
-    c = be.clip(x, -GELU_LIMIT, GELU_LIMIT)
-    cubic = GELU_CUBE * be.square(c)
-    return be.sig(GELU_SCALE * c * (1 + cubic)), GELU_SCALE * (1 + 3 * cubic)
+    return be.sig(x * (GELU_SCALE + GELU_CUBE * square))
 
 
 def gelu(be: BackendBase, x: Operand) -> Operand:
     """Return ``x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``."""
-    return x * gelu_gate(be, x)[0]
+    return x * gelu_gate(be, x, be.square(x))
 
 
 def grad_gelu(be: BackendBase, dz: Operand, z: Operand, x: Operand) -> Gradients:
     """Return ``dz (s + x s (1 - s) dv/dx)``, where gelu(x) = x s."""
-    s, slope = gelu_gate(be, x)
-    return (dz * (s + x * (s * (1 - s)) * slope),)
+    square = be.minimum(be.square(x), GELU_LIMIT**2)
+    s = gelu_gate(be, x, square)
+    return (dz * (s + x * (s * (1 - s)) * (GELU_SCALE + 3 * GELU_CUBE * square)),)
 
 
 # --- normalization ---
@@ -168,8 +168,9 @@ def batch_norm(
     be: BackendBase, x: Operand, gamma: Operand | None = None, beta: Operand | None = None, *, eps: float = 1e-5
 ) -> Operand:
     """Return images (C, *sizes, N), each channel normalized."""
-    z = be.normalize(x, axis=tuple(range(1, x.ndim)), eps=eps)
-    return scale_and_shift(z, per_channel(be, x, gamma), per_channel(be, x, beta))
+    mean, scale = channel_statistics(be, x, eps)
+    d = x - mean if x.ndim == 2 else x + -mean
+    return scale_and_shift(d * scale_and_shift(scale, per_channel(be, x, gamma), None), None, per_channel(be, x, beta))
 
 
 def grad_batch_norm(
@@ -185,15 +186,26 @@ def grad_batch_norm(
 
     n are the normalized images.
     """
-    axes = tuple(range(1, x.ndim))
-    _, scale = deviation(be, x, axes, eps)
-    normalized, m = be.normalize(x, axis=axes, eps=eps), math.prod(x.shape[1:])
-    dgamma, dbeta = be.sum(normalized * dz, axis=axes), be.sum(dz, axis=axes)
-    dx = (dz - dbeta * (1 / m) - normalized * (dgamma * (1 / m))) * scale_and_shift(
-        scale, per_channel(be, x, gamma), None
-    )
+    axes, m = tuple(range(1, x.ndim)), math.prod(x.shape[1:])
+    mean, scale = channel_statistics(be, x, eps)
+    d: Any = x - mean if x.ndim == 2 else -mean + x
+    dgamma, dbeta = be.sum(d * dz, axis=axes) * scale, be.sum(dz, axis=axes)
+    k = scale * dgamma * (1 / m)
+    dx: Any = dz - d * k if x.ndim == 2 else (mean - x) * k + dz
+    dx = (dx - dbeta * (1 / m)) * scale_and_shift(scale, per_channel(be, x, gamma), None)
     parameters = zip((gamma, beta), (dgamma, dbeta), strict=True)
     return dx, *(be.reshape(d, p.shape) for p, d in parameters if p is not None)
+
+
+def channel_statistics(be: BackendBase, x: Operand, eps: float) -> tuple[Any, Any]:
+    """Return the mean and ``1 / sqrt(variance + eps)`` of each channel.
+
+    Plans store a value that several passes read. So each pass over images has another spelling of ``x - mean``, which
+    is faster to compute than to store and to read. Features fit the cache, and all passes read their ``x - mean``.
+    """
+    axes = tuple(range(1, x.ndim))
+    mean = be.mean(x, axis=axes)
+    return mean, 1 / be.sqrt(be.mean(be.square(x - mean), axis=axes) + eps)
 
 
 def shift_batch_norm(

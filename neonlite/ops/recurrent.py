@@ -186,23 +186,40 @@ def forward(be: Any, cell: Cell, operands: Sequence[Any], steps: int, reverse: b
     return be.concat([outputs[t] for t in range(steps)], axis=1)
 
 
-def final_cell_state(be: Any, y: Any, *operands: Any, steps: int, reverse: bool, **attrs: str) -> Any:
+def final_cell_state(
+    be: Any,
+    y: Any,
+    x: Any,
+    W_input: Any,
+    W_recur: Any,
+    b: Any,
+    h: Any,
+    c: Any,
+    *,
+    steps: int,
+    reverse: bool,
+    **attrs: str,
+) -> Any:
     """Return c after the last step of an LSTM, of the result y and the operands of ``lstm``."""
-    *_, (_, _, states, _) = unroll(
-        be, CELLS["lstm"], operands, steps, reverse, functions_of(be, activation_names(attrs))
-    )
+    functions = functions_of(be, activation_names(attrs))
+    *_, (_, _, states, _) = unroll(be, CELLS["lstm"], [x, W_input, W_recur, b, h, c], steps, reverse, functions)
     return states[1]
 
 
-def backward(name: str, be: Any, e: Any, y: Any, *operands: Any, steps: int, reverse: bool, **attrs: str) -> Any:
-    """Return the gradients of all operands, of the error e of the result y, one after another in a row."""
+def backward(name: str, be: Any, e: Any, *values: Any, steps: int, reverse: bool, **attrs: str) -> Any:
+    """Return the gradients of all operands, one after another in a row.
+
+    ``values``: of an LSTM the error of the last c; the result y, of which e is the error; and the operands.
+    """
     cell, names = CELLS[name], activation_names(attrs)
+    *final_errors, y = values[: cell.num_states]
+    operands = values[cell.num_states :]
     x, W_input, W_recur, _, h, *_ = operands
     n, rows = x.shape[1] // steps, cell.gates_of_h * W_recur.shape[1]
     outputs = [take_columns(be, y, t * n, n) for t in range(steps)]
     h_before = [*outputs[1:], h] if reverse else [h, *outputs[:-1]]  # h of the previous step of each
     derivatives = derivatives_of(be, names)
-    errors: list[Any] = [None] * cell.num_states
+    errors: list[Any] = [None, *final_errors]
     dz_of: dict[int, Any] = {}
     rh_of: dict[int, Any] = {}
     unrolled = list(unroll(be, cell, operands, steps, reverse, functions_of(be, names)))
@@ -327,11 +344,15 @@ def sequence_shape(name: str, *operands: Shape, steps: int = 1, reverse: bool = 
     return (H, columns)
 
 
-def backward_shape(name: str, e: Shape, y: Shape, *operands: Shape, **attrs: Any) -> Shape:
+def backward_shape(name: str, e: Shape, *values: Shape, **attrs: Any) -> Shape:
     """Return the shape of the gradients of all operands in a row."""
+    *final_errors, y = values[: CELLS[name].num_states]
+    operands = values[CELLS[name].num_states :]
     expected = sequence_shape(name, *operands, **attrs)
     if not e == y == expected:
         raise ValueError(f"expected the result and its error of the shape {expected}, got {y} and {e}")
+    if any(shape != operands[-1] for shape in final_errors):
+        raise ValueError(f"expected the error of the last c of the shape {operands[-1]}, got {final_errors[0]}")
     return (1, sum(map(math.prod, operands)))
 
 
@@ -349,9 +370,9 @@ def sequence_flops(z: Shape, *operands: Shape) -> int:
     return 2 * x[1] * (math.prod(W_input) + math.prod(W_recur))
 
 
-def backward_flops(z: Shape, *operands: Shape) -> int:
+def backward_flops(name: str, z: Shape, *values: Shape) -> int:
     """Return twice as many operations as the forward pass has."""
-    return 2 * sequence_flops(z, *operands[2:])
+    return 2 * sequence_flops(z, *values[CELLS[name].num_states + 1 :])
 
 
 def build_variadic(be: Any, op: str, first: Operand, *rest: Operand, **attrs: Any) -> Any:
@@ -364,10 +385,27 @@ def build_variadic(be: Any, op: str, first: Operand, *rest: Operand, **attrs: An
 
 def grad_sequence(name: str, be: BackendBase, dz: Operand, z: Operand, *operands: Operand, **attrs: Any) -> Gradients:
     """Return the gradients of a sequence: parts of the result of its backward op."""
-    row: Operand = build_variadic(be, f"{name}_backward", dz, z, *operands, **attrs)
+    zeros = [zeros_like(be, x) for x in operands[5:]]
+    return split_gradients(build_variadic(be, f"{name}_backward", dz, *zeros, z, *operands, **attrs), operands)
+
+
+def grad_state(be: BackendBase, dz: Operand, z: Operand, y: Operand, *operands: Operand, **attrs: Any) -> Gradients:
+    """Return the gradients of the last c of an LSTM: parts of the result of its backward op, for errors of 0."""
+    h: Operand = build_variadic(be, "lstm", *operands, **attrs)  # y, unless that was replaced
+    row: Operand = build_variadic(be, "lstm_backward", zeros_like(be, h), dz, h, *operands, **attrs)
+    return None, *split_gradients(row, operands)
+
+
+def zeros_like(be: Any, x: Operand) -> Any:
+    """Return zeros of the shape of x, a view of one number."""
+    return be.broadcast_to(be.zeros((1, 1), dtype=x.info.dtype), x.shape)
+
+
+def split_gradients(row: Any, operands: Sequence[Operand]) -> Gradients:
+    """Return the gradients of operands as parts of a row."""
     parts, start = [], 0
     for x in operands:
-        part = take_columns(be, row, start, math.prod(x.shape))
-        parts.append(be.build("reshape", part, to=x.shape))
+        part = take_columns(row.backend, row, start, math.prod(x.shape))
+        parts.append(row.backend.build("reshape", part, to=x.shape))
         start += math.prod(x.shape)
     return tuple(parts)

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cached_property, reduce
+from functools import reduce
 from itertools import groupby, islice
 from numbers import Real
-from operator import add, is_
-from typing import TYPE_CHECKING, Any, Self
+from operator import add, is_, truediv
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.batch_size import global_batch_size, require_batch_size
-from neonlite.backend.objects import AttributeSnapshot, can_replay, constructor_arguments
-from neonlite.backend.planning.assignment import CompiledAssignment, write_array
+from neonlite.backend.concurrency import Cache
+from neonlite.backend.objects import can_replay, constructor_arguments
+from neonlite.backend.planning.assignment import write_array
 from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
 from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number, check_signature
 from neonlite.initializers import compute_dtype
@@ -28,7 +29,8 @@ from neonlite.messages import describe
 from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.tree_structure import refuse_in_trace, untraced, use_in_trace
+from neonlite.programs import Program, Trace
+from neonlite.tree_structure import refuse_in_trace, untraced
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 
 if TYPE_CHECKING:
@@ -36,8 +38,9 @@ if TYPE_CHECKING:
     from neonlite.layers.parameter import Parameter
 
 Row = Sequence[Tensor]  # W, dW and the states of a parameter, or of adjacent parameters
+Owner = tuple[str, str]  # the name of the layer of a parameter, and of its class
 
-MAX_CACHED_GROUPS = 8  # parameter groups that an optimizer caches
+MAX_PROGRAMS = 16  # of an optimizer: for each list of parameters and batch size
 FRACTION_FIELDS = ("momentum_coef", "decay", "decay_rate", "beta_1", "beta_2")  # 0 <= x < 1
 NON_NEGATIVE_FIELDS = ("learning_rate", "wdecay", "epsilon")
 LIMIT_FIELDS = ("gradient_clip_norm", "gradient_clip_value", "param_clip_value")  # positive, or None
@@ -87,11 +90,10 @@ class Optimizer(NervanaObject):
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
     schedule: Schedule = CONSTANT_SCHEDULE
-    loss_scale: float = 1  # gradients are divided by it, in addition to the batch size
     cuda_graphs: bool = True  # whether the update may be captured in a CUDA graph, see ``be.replay``
     # attributes that affect an update only through ``get_scalars``
-    result_attributes = ("t", "schedule", "_groups")
-    unread_attributes = (*result_attributes, "learning_rate", "loss_scale", "cuda_graphs")  # by ``Step.assignments``
+    result_attributes: tuple[str, ...] = ("t", "schedule", "_programs")
+    unread_attributes: tuple[str, ...] = (*result_attributes, "learning_rate", "cuda_graphs")  # by ``Step.assignments``
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Note whether the first argument is a number, the learning rate, though it is named ``stochastic_round``."""
@@ -105,11 +107,7 @@ class Optimizer(NervanaObject):
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
         self.t = 0
-        self._groups: dict[tuple[int, ...], ParameterGroup] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for copying and pickling, without cached parameter groups."""
-        return {**vars(self), "_groups": {}}
+        self._programs = Cache(MAX_PROGRAMS)
 
     def __post_init__(self) -> None:
         """Set the name, and check the arguments."""
@@ -216,7 +214,7 @@ class Optimizer(NervanaObject):
             raise ValueError(f"expected the kind of an optimizer, such as 'Adam(mean, mean_square)', got {kind!r:.80}")
         return states
 
-    def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
+    def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
         """Update the parameters of layers. If it raises an error, parameters, states and ``t`` are unchanged.
 
         Parameters with states of this kind of optimizer continue from them. Others start with zeros and t = 0.
@@ -225,8 +223,8 @@ class Optimizer(NervanaObject):
         ----------
         layer_list : iterable of Layer
             Layers with ``get_params()``, which returns ((W, dW), states) or a list of these.
-        epoch : float
-            Index of the epoch, from 0.
+        epoch : float, default 0
+            Index of the epoch, from 0, for the schedule.
 
         Raises
         ------
@@ -235,8 +233,8 @@ class Optimizer(NervanaObject):
         ValueError
             If the batch size is not set, or states do not match.
         """
-        if parameters := get_param_list(layer_list):
-            atomic(self._step, parameters, check_number(f"{self.classnm}: the epoch", epoch), last=self)
+        if parameters := owned_parameters(layer_list):
+            atomic(self._optimize, parameters, check_number(f"{self.classnm}: the epoch", epoch), last=self)
 
     def step(
         self,
@@ -289,55 +287,75 @@ class Optimizer(NervanaObject):
             epoch = check_number(f"{self.classnm}: the epoch", epoch)
             atomic(self._step_by, parameters, gradients, epoch, last=self)
 
+    def _optimize(self, parameters: list[tuple[Owner, Parameter]], epoch: float) -> None:
+        """Update parameters by a program, compiled once for these tensors and this batch size, and count the update."""
+        refuse_in_trace(f"{self.classnm}.optimize", "Use optimizer.step(parameters, gradients)")
+        program: Program | None = self._programs.find(program_key(parameters))
+        if program is None or not program.is_current():
+            steps = self._prepare(parameters, epoch)
+            if not all(step.is_replayed for step in steps):
+                return self._run_once(steps)
+            with Trace(f"{self.classnm}.optimize") as trace:
+                self._trace(trace, steps)
+            program = self._programs.replace(program_key(parameters), Program(steps[0].be, (), trace, ()))
+        for step in program.steps:
+            step.count(epoch)
+        be: Any = program.be
+        assignment: Any = program.assignment
+        if not begin_last_write(self):
+            program.snapshot.take(self.cuda_graphs)
+        be.replay("update", assignment, (self, assignment.tensors, assignment.operands), self.cuda_graphs)
+        for step in program.steps:
+            step.finish()
+
+    def _prepare(self, parameters: list[tuple[Owner, Parameter]], epoch: float) -> list[Any]:
+        """Return the update of checked parameters by their gradients, divided by the batch size."""
+        check_parameters([parameter for _, parameter in parameters])
+        for _, ((w, _), states) in parameters:
+            if w.states is not states:  # the list of a custom layer
+                on_failure(setattr, w, "states", w.states)
+                w.states = states
+        be = parameters[0][1][0][0].backend
+        require_batch_size(be, self.classnm)
+        owners = [owner for owner, _ in parameters]
+        tensors, gradients = ([pair[i] for _, (pair, _) in parameters] for i in (0, 1))
+        return self._make_steps(tensors, gradients, Settings(epoch, owners, (global_batch_size(be),), merges=True))
+
     def _step_by(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> None:
         """Update parameters by gradients; in a function that is traced, record it for each run."""
         with untraced() as trace:
-            steps = self._make_steps(parameters, gradients, epoch)
-            for step in steps if trace is None else ():
-                step.count()
-        if trace is not None:
-            for optimizer in [step.optimizer for step in steps if not can_replay(step.optimizer)]:
-                trace.refuse(
-                    f"{optimizer.classnm}.step, whose update_rule may read other values than its arguments in each "
-                    "step",
-                    "If it reads its arguments only, set can_replay = True in the class",
-                )
-            trace.steps += steps
-        assignments = [pair for step in steps for pair in step.assignments()]
-        begin_last_write(self)
-        parameters[0].backend.assign([t for t, _ in assignments], [value for _, value in assignments])
-        for step in steps if trace is None else ():
+            owners = [w.owner or ("", "") for w in parameters]
+            steps = self._make_steps(parameters, gradients, Settings(epoch, owners))
+        if trace is None:
+            return self._run_once(steps)
+        if not all(step.is_replayed for step in steps):
+            trace.refuse(
+                f"{self.classnm}.step, whose update_rule may read other values than its arguments in each step",
+                "If it reads its arguments only, set can_replay = True in the class",
+            )
+        self._trace(trace, steps)
+
+    def _trace(self, trace: Trace, steps: Sequence[Any]) -> None:
+        """Record an update for each run of the program that this thread traces."""
+        trace.steps += steps
+        trace.uses.append(self)
+        tensors, values = zip(*[pair for step in steps for pair in step.assignments()], strict=True)
+        tensors[0].backend.assign(list(tensors), list(values))
+
+    def _run_once(self, steps: Sequence[Any]) -> None:
+        """Run an update that is not compiled."""
+        for step in steps:
+            step.count()
+        tensors, values = zip(*[pair for step in steps for pair in step.assignments()], strict=True)
+        if not begin_last_write(self):
+            Snapshot(tensors).take()
+        tensors[0].backend.assign(list(tensors), list(values))
+        for step in steps:
             step.finish()
 
-    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> list[Any]:
-        """Return the update of parameters by gradients; of each part by its own optimizer.
-
-        Parameters
-        ----------
-        parameters, gradients, epoch
-            As for ``step``.
-        """
-        if type(self).update_rule is Optimizer.update_rule:
-            raise TypeError(
-                f"{self.classnm}.step: expected an optimizer with an update_rule, got one that updates layers by "
-                "another optimizer. Call step of that one."
-            )
-        return [Step(self, parameters, gradients, epoch)]
-
-    def _step(self, parameters: list[Parameter], epoch: float) -> None:
-        """Update parameters and their states, and count the update."""
-        refuse_in_trace(f"{self.classnm}.optimize", "Use optimizer.step(parameters, gradients)")
-        group = self._get_group(parameters)
-        require_batch_size(group.be, self.classnm)
-        on_failure(restore_counts, self, self.t, group, group.updates)
-        scalars = [self._get_scalars_at(t, epoch) for _, t in group.updates]
-        if can_replay(self):
-            scalars = group.to_device(scalars)
-        if len(group.rows) > 1 or not begin_last_write(self):  # else the only assignment fails before it writes
-            group.snapshot.take(self.cuda_graphs)
-        group.be.replay("update", lambda: self._update_all(group, scalars), (self, group.rows), self.cuda_graphs)
-        self.t = max([t for _, t in group.updates]) + 1
-        group.set_updates([(kind, t + 1) for kind, t in group.updates])
+    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings) -> list[Any]:
+        """Return the update of parameters by gradients; of each part by its own optimizer."""
+        return [Step(self, parameters, gradients, settings)]
 
     def _get_scalars_at(self, t: int, epoch: float) -> dict[str, Any]:
         """Return the scalars for parameters with t updates."""
@@ -366,30 +384,6 @@ class Optimizer(NervanaObject):
             The result of ``get_state()``.
         """
         self.t = state["t"]
-
-    def _update_all(self, group: ParameterGroup, scalars: list[dict[str, Any]]) -> None:
-        """Compute the new values of all parameters and states, and write them."""
-        be, limit = group.be, self.gradient_clip_norm
-        n = global_batch_size(be) * self.loss_scale
-        factor = group.clip_factor(limit, n) if limit else None
-        constants = (n, scalars)
-        if group.attributes is None or not group.attributes.is_unchanged():
-            group.constants, group.attributes = None, AttributeSnapshot([self])
-        if group.constants != constants:
-            group.constants = None
-            values_of_rows = []
-            for row, k in zip(group.rows, group.row_indices, strict=True):
-                self.t = group.updates[k][1]
-                w, dw, *states = row
-                g = be.astype(dw, compute_dtype(w))
-                g = g / n if factor is None else g * factor
-                values_of_rows.append(self._update(be, w, g, states, scalars[k]))
-            for i, values in enumerate(values_of_rows):
-                group.compile(i, values)
-            if not group.attributes.custom_class:  # a custom update rule may depend on other values
-                group.constants = constants
-        for assignment in group.assignments.values():
-            assignment()
 
     def _update(self, be: Backend, w: Tensor, g: Operand, states: Row, scalars: dict[str, Any]) -> list[Any]:
         """Return the new parameter and states as op-trees, given the gradient."""
@@ -420,41 +414,39 @@ class Optimizer(NervanaObject):
             raise TypeError(f"{self.classnm}: expected {expected} to return a list of {count}, {names}, got {got}.")
         return values
 
-    def _get_group(self, parameters: list[Parameter]) -> ParameterGroup:
-        """Return the cached group of the parameters, or allocate states and create a group."""
-        group = self._groups.get(tensor_ids(parameters))
-        if group is None or not group.is_current():
-            check_parameters(parameters)
-            ordered = sort_by_address(parameters)
-            for (w, _), states in ordered:
-                on_failure(set_states, w, w.updates, states, [*states])
-                kind, t = w.updates or (self.kind, self.t if states else 0)
-                if kind != self.kind:
-                    states.clear()
-                w.updates = self.kind, t if states or (kind == self.kind and not self.state_names) else 0
-            rest = iter(ordered)
-            for run in contiguous_runs([row for row, _ in ordered]):
-                self._allocate_states(list(islice(rest, len(run))))
-            group = ParameterGroup(ordered)
-            if len(self._groups) >= MAX_CACHED_GROUPS:
-                self._groups.clear()
-            self._groups[tensor_ids(parameters)] = group
-        return group
+    def _continue_states(self, parameters: Sequence[Tensor], runs: Sequence[Sequence[Row]]) -> None:
+        """Let parameters continue from their states of this kind of optimizer; others get zeros, and t = 0.
 
-    def _allocate_states(self, run: list[Parameter]) -> None:
+        The states of the parameters of a run, which are adjacent in memory, are adjacent too.
+        """
+        for w in parameters:
+            if w.states is None:
+                on_failure(setattr, w, "states", None)
+                w.states = []
+            states = w.states
+            on_failure(set_states, w, w.updates, states, [*states])
+            kind, t = w.updates or (self.kind, self.t if states else 0)
+            if kind != self.kind:
+                states.clear()
+            w.updates = self.kind, t if states or (kind == self.kind and not self.state_names) else 0
+        rest = iter(parameters)
+        for run in runs:
+            self._allocate_states(list(islice(rest, len(run))))
+
+    def _allocate_states(self, run: list[Tensor]) -> None:
         """Allocate adjacent states for adjacent parameters; new states are zeros, existing values are copied."""
-        for (w, _), states in run:
-            if states and [x.shape for x in states] != [w.shape] * len(self.state_names):
+        for w in run:
+            if w.states and [x.shape for x in w.states] != [w.shape] * len(self.state_names):
                 raise ValueError(
                     f"{self.classnm}: expected {len(self.state_names)} states of the shape of {describe(w)}, "
-                    f"got {describe(*states)}. Empty the list of states to start again."
+                    f"got {describe(*w.states)}. Empty the list of states to start again."
                 )
-        if all(states for _, states in run) and len(contiguous_runs([states for _, states in run])) == 1:
+        all_states: list[list[Tensor]] = [w.states for w in run if w.states is not None]
+        if all(all_states) and len(contiguous_runs(all_states)) == 1:
             return
-        w, size = run[0][0][0], sum(w.size for (w, _), _ in run)
-        flat = [w.backend.zeros((size, 1), dtype=compute_dtype(w)) for _ in self.state_names]
-        start = 0
-        for (w, _), states in run:
+        size, start = sum(w.size for w in run), 0
+        flat = [run[0].backend.zeros((size, 1), dtype=compute_dtype(run[0])) for _ in self.state_names]
+        for w, states in zip(run, all_states, strict=True):
             views = [x[start : start + w.size].reshape(w.shape) for x in flat]
             start += w.size
             for view, name in zip(views, self.state_names, strict=True):
@@ -489,39 +481,53 @@ def round_stochastically(be: Backend, x: Any, dtype: str) -> Any:
     return be.where(uniform * be.absolute(far - near) < be.absolute(x - near), far, near)
 
 
-# --- steps with gradients as op-trees ---------------------------------------------------------------------------------
+# --- updates ----------------------------------------------------------------------------------------------------------
+
+
+class Settings(NamedTuple):
+    """How an update is built: the epoch, the layers of the parameters, and by what gradients are divided.
+
+    With ``merges``, parameters that are adjacent in memory, like their gradients, are updated as one.
+    """
+
+    epoch: float
+    owners: Sequence[Owner]
+    divisors: tuple[Any, ...] = ()
+    merges: bool = False
 
 
 class Step:
     """An update of parameters by gradients, in which the scalars that change from step to step are tensors (1, 1)."""
 
     def __init__(
-        self, optimizer: Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float
+        self, optimizer: Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Any], settings: Settings
     ) -> None:
-        self.optimizer, self.parameters, self.gradients, self.epoch = optimizer, parameters, gradients, epoch
+        self.optimizer, self.epoch, self.divisors = optimizer, settings.epoch, settings.divisors
         self.be: Any = parameters[0].backend
-        self.kind = optimizer.kind
-        for w in parameters:
-            kind, _ = w.updates or ("", 0)
-            if kind != self.kind or w.states is None or len(w.states) != len(optimizer.state_names):
-                on_failure(restore_updates, [(w, w.updates, w.states)])
-                w.updates = self.kind, 0
-                w.states = [self.be.zeros(w.shape, dtype=compute_dtype(w)) for _ in optimizer.state_names]
-        updates: list[Any] = [w.updates for w in parameters]
-        distinct = sorted({*updates})  # parameters of an equal number of updates have the same scalars
+        self.kind, self.is_replayed = optimizer.kind, can_replay(optimizer)
+        pairs: Any = list(zip(parameters, gradients, strict=True))
+        pairs = sort_by_address(pairs) if settings.merges else pairs
+        runs = contiguous_runs(pairs if settings.merges else [(w,) for w, _ in pairs])
+        optimizer._continue_states([w for w, _ in pairs], runs)
+        counts = sorted({w.updates for w, _ in pairs})  # parameters of an equal number of updates have the same scalars
         # each parameter, the index of its number of updates, and its states
-        self.members = [(w, distinct.index(u), tuple(w.states or ())) for w, u in zip(parameters, updates, strict=True)]
-        self.before: tuple[int, Any] = optimizer.t, updates  # the numbers of updates before the last ``count``
-        self.counts = [t for _, t in distinct]  # when the expressions are built
-        self.scalars: list[dict[str, Any]] = [optimizer._get_scalars_at(t, epoch) for _, t in distinct]
+        self.members = [(w, counts.index(w.updates), tuple(w.states)) for w, _ in pairs]
+        self.first = [next(w for w, k, _ in self.members if k == i) for i in range(len(counts))]  # one of each index
+        self.rows: list[tuple[int, Sequence[Any]]] = []  # this index; and the parameter, its gradient and its states
+        for updates, part in groupby([(w, g, *w.states) for w, g in pairs], lambda row: row[0].updates):
+            rows = list(part)
+            self.rows += [(counts.index(updates), x) for x in (merge_contiguous(rows) if settings.merges else rows)]
+        self.before: tuple[int, Any] = optimizer.t, counts  # the numbers of updates before the last ``count``
+        self.counts = [t for _, t in counts]  # when the expressions are built
+        self.scalars: list[dict[str, Any]] = [optimizer._get_scalars_at(t, self.epoch) for t in self.counts]
         self.table_values: list[float] | None = None  # None: unknown
         self.table: Tensor | None = None
-        if can_replay(optimizer):
+        if self.is_replayed:
             dtype = "float64" if any(compute_dtype(w) == "float64" for w in parameters) else "float32"
             self.table = table = self.be.zeros((sum(map(len, self.scalars)), 1), dtype=dtype)
             self.host_table = table.get()
-            rows = iter([table[n : n + 1] for n in range(len(table))])
-            self.scalars = [{name: next(rows) for name in named} for named in self.scalars]
+            views = iter([table[n : n + 1] for n in range(len(table))])
+            self.scalars = [{name: next(views) for name in named} for named in self.scalars]
 
     def current_updates(self) -> list[tuple[str, int]] | None:
         """Return (kind, t) of each group of parameters; None if they or the states are not those of the expressions."""
@@ -534,23 +540,21 @@ class Step:
                 return None
         return updates
 
-    def count(self) -> None:
-        """Write the scalars of the next update, and count it."""
-        updates: Any = self.current_updates()
+    def count(self, epoch: float | None = None) -> None:
+        """Write the scalars of the next update, by default of the same epoch, and count it."""
+        self.epoch = self.epoch if epoch is None else epoch
+        updates: Any = [w.updates for w in self.first]
         self.before = self.optimizer.t, updates
         on_failure(self.restore, *self.before)
         values: list[float] = []
-        after = []
-        for kind, t in updates:
-            self.optimizer.t = t
-            values += self.optimizer.get_scalars(self.epoch).values()
-            after.append((kind, t + 1))
+        for _, t in updates:
+            values += self.optimizer._get_scalars_at(t, self.epoch).values()
         if self.table is not None and values != self.table_values:
             self.table_values = None
             self.host_table[:, 0] = values
             write_array(self.be, self.table, self.host_table)
             self.table_values = values
-        self.restore(max(after)[1], after)
+        self.restore(max(updates)[1] + 1, [(kind, t + 1) for kind, t in updates])
 
     def restore(self, t: int, updates: Sequence[tuple[str, int]]) -> None:
         """Set the numbers of updates of the optimizer and of each group of parameters."""
@@ -564,24 +568,20 @@ class Step:
     def assignments(self) -> list[tuple[Tensor, Operand]]:
         """Return each parameter and state with its new value."""
         optimizer, be = self.optimizer, self.be
-        use_in_trace(optimizer)
-        gradients = [be.astype(g, compute_dtype(w)) for w, g in zip(self.parameters, self.gradients, strict=True)]
+        gradients: list[Any] = []
+        for _, (w, g, *_) in self.rows:
+            g = be.astype(g, compute_dtype(w))
+            gradients.append(reduce(truediv, self.divisors, g))
         if limit := optimizer.gradient_clip_norm:
             norm = be.sqrt(reduce(add, [be.reshape(be.sum(be.square(g)), (1, 1)) for g in gradients]))
             gradients = [g * (limit / be.maximum(norm, limit)) for g in gradients]
         result: list[tuple[Tensor, Operand]] = []
         t = optimizer.t
-        for (w, k, states), g in zip(self.members, gradients, strict=True):
+        for (k, (w, _, *states)), g in zip(self.rows, gradients, strict=True):
             optimizer.t = self.counts[k]
             result += zip([w, *states], optimizer._update(be, w, g, states, self.scalars[k]), strict=True)
         optimizer.t = t
         return result
-
-
-def restore_updates(before: Iterable[tuple[Tensor, tuple[str, int] | None, list[Tensor] | None]]) -> None:
-    """Restore what parameters had before a step that failed."""
-    for w, updates, states in before:
-        w.updates, w.states = updates, states
 
 
 def check_gradients(where: str, parameters: Sequence[Tensor], gradients: Sequence[Operand]) -> None:
@@ -589,6 +589,11 @@ def check_gradients(where: str, parameters: Sequence[Tensor], gradients: Sequenc
     if len(parameters) != len(gradients):
         raise ValueError(
             f"{where}.step: expected a gradient for each of {len(parameters)} parameters, got {len(gradients)}"
+        )
+    if any(w is None for w in parameters):
+        raise TypeError(
+            f"{where}.step: expected allocated parameters, got {describe(*parameters)}. Call net(x) first, which "
+            "allocates net.parameters."
         )
     if len({*map(id, parameters)}) < len(parameters):
         raise ValueError(f"{where}.step: expected each parameter once, got {describe(*parameters)}")
@@ -602,85 +607,6 @@ def check_gradients(where: str, parameters: Sequence[Tensor], gradients: Sequenc
             raise ValueError(f"{where}.step: expected a gradient of the shape of {describe(w)}, got {describe(g)}")
 
 
-# --- groups of parameters ------------------------------------------------------------------------------------------
-
-
-class ParameterGroup:
-    """Cached data of an optimizer for a list of parameters: merged rows, buffers and compiled updates."""
-
-    def __init__(self, parameters: list[Parameter]) -> None:
-        self.parameters = parameters  # keeps the tensors alive, so that their ids are not reused
-        # (kind, t) of the parameters: several if some were updated more often, as after a layer was frozen
-        self.updates: list[tuple[str, int]] = []
-        self.rows: list[Row] = []
-        self.row_indices: list[int] = []  # of each row, the index in ``updates``
-        self.members: list[tuple[Tensor, int]] = []  # parameters, with the same index
-        for updates, equal in groupby(parameters, lambda parameter: parameter[0][0].updates):
-            self.updates += [updates] if updates not in self.updates else []
-            run, k = list(equal), self.updates.index(updates)
-            rows = merge_contiguous([(*row, *states) for row, states in run])
-            self.rows += rows
-            self.row_indices += [k] * len(rows)
-            self.members += [(w, k) for (w, _), _ in run]
-        self.set_updates(self.updates)
-        self.be: Any = self.rows[0][0].backend
-        dtype = "float64" if any(compute_dtype(w) == "float64" for w, *_ in self.rows) else "float32"
-        self.square_sums = self.be.zeros((len(self.rows), 1), dtype=dtype)  # sum of squared gradients of each row
-        self.square_sum_views = [self.square_sums[i] for i in range(len(self.rows))]
-        self.factor: Tensor = self.be.zeros((1, 1), dtype=dtype)
-        self.assignments: dict[int, CompiledAssignment] = {}  # the update of each row
-        self.constants: Any = None  # scalars compiled into the assignments; None: compile again
-        self.attributes: AttributeSnapshot | None = None  # of the optimizer when the assignments were compiled
-        self.host_scalars: list[dict[str, float]] = []  # the values in ``scalar_table``
-        self.device_scalars: list[dict[str, Tensor]] = []  # views of ``scalar_table``
-
-    @cached_property
-    def snapshot(self) -> Snapshot:
-        """Copies of the parameters and states, for a step that may fail between two writes."""
-        return Snapshot([t for w, _, *states in self.rows for t in (w, *states)])
-
-    def is_current(self) -> bool:
-        """Return whether no other optimizer has updated a parameter, nor ``set_states`` replaced its states."""
-        return not [w for w, k in self.members if w.updates is not self.updates[k]]
-
-    def set_updates(self, updates: list[tuple[str, int]]) -> None:
-        """Set (kind, t) of the parameters."""
-        self.updates = updates
-        for w, k in self.members:
-            w.updates = updates[k]
-
-    def to_device(self, scalars: list[dict[str, float]]) -> list[dict[str, Tensor]]:
-        """Return scalars as tensors (1, 1), so that trees and CUDA graphs are the same in every step."""
-        if self.host_scalars != scalars:
-            values = [x for named in scalars for x in named.values()]
-            if not self.device_scalars:
-                self.scalar_table = self.be.zeros((len(values), 1), dtype=self.factor.info.dtype)
-                self.host_table = self.scalar_table.get()
-                views = iter([self.scalar_table[n : n + 1] for n in range(len(values))])
-                self.device_scalars = [{name: next(views) for name in named} for named in scalars]
-            self.host_scalars = []  # unknown if the write fails
-            self.host_table[:, 0] = values
-            write_array(self.be, self.scalar_table, self.host_table)
-            self.host_scalars = scalars
-        return self.device_scalars
-
-    def clip_factor(self, limit: float, n: float) -> Tensor:
-        """Return ``limit / (n max(norm, limit))`` as a tensor (1, 1), for the norm of all gradients divided by n."""
-        be, factor = self.be, self.factor
-        for view, (w, dw, *_) in zip(self.square_sum_views, self.rows, strict=True):
-            view[:] = be.sum(be.square(be.astype(dw, compute_dtype(w))), keepdims=False)
-        # a separate evaluation, so that the update itself remains a single pass over memory
-        factor[:] = limit / be.maximum(be.sqrt(be.sum(self.square_sums)), limit * n)
-        return factor
-
-    def compile(self, row: int, values: Sequence[Any]) -> None:
-        """Compile the assignment of new values to the parameter and the states of a row."""
-        assignment = self.assignments.get(row)
-        if assignment is None or not assignment.update_scalars(values):
-            w, _, *states = self.rows[row]
-            self.assignments[row] = self.be.compile([w, *states], values)
-
-
 def last_writer(optimizer: Any) -> Any:
     """Return an optimizer if ``optimize`` does nothing that may fail after the update; None for other classes."""
     method = getattr(optimizer, "optimize", None)
@@ -691,12 +617,6 @@ def pass_last_write(outer: Optimizer, inner: Optimizer) -> None:
     """Let the write of ``inner`` be the last of the transaction, if that of ``outer``, which calls it, is."""
     if log.last is outer:
         log.last = last_writer(inner)
-
-
-def restore_counts(optimizer: Optimizer, t: int, group: ParameterGroup, updates: list[tuple[str, int]]) -> None:
-    """Restore the numbers of updates before a step that failed."""
-    optimizer.t = t
-    group.set_updates(updates)
 
 
 def set_states(w: Tensor, updates: tuple[str, int] | None, states: list[Tensor], values: list[Tensor]) -> None:
@@ -722,24 +642,31 @@ def get_param_list(layer_list: Iterable[Layer]) -> list[Parameter]:
     TypeError
         If an element is not a layer.
     """
-    result: list[Parameter] = []
+    return [parameter for _, parameter in owned_parameters(layer_list)]
+
+
+def owned_parameters(layer_list: Iterable[Layer]) -> list[tuple[Owner, Parameter]]:
+    """Return the parameters of all layers that have parameters, each after the names of its layer and its class."""
+    result: list[tuple[Owner, Parameter]] = []
     for layer in layer_list:
         if getattr(layer, "has_params", True):
             if not hasattr(layer, "get_params"):
                 raise TypeError(f"optimizer: expected a list of layers, each with get_params(), got {describe(layer)}.")
-            params = layer.get_params()
-            result += params if isinstance(params, list) else [params]
+            params, owner = layer.get_params(), (getattr(layer, "name", ""), type(layer).__name__)
+            result += [(owner, x) for x in (params if isinstance(params, list) else [params])]
     return result
 
 
-def tensor_ids(parameters: list[Parameter]) -> tuple[int, ...]:
-    """Return the ids of all tensors of parameters. Raise TypeError for invalid results of ``get_params()``."""
+def program_key(parameters: list[tuple[Owner, Parameter]]) -> tuple[object, ...]:
+    """Return what distinguishes the updates of an optimizer: the tensors, their layers, and the batch size."""
+    ids: list[object] = []
     try:
-        return tuple([id(x) for (w, dw), states in parameters for x in (w, dw, *states)])
+        for owner, ((w, dw), states) in parameters:
+            ids += [owner, id(w), id(dw), *map(id, states)]
     except (TypeError, ValueError):
-        raise TypeError(
-            f"get_params(): expected ((W, dW), states) or a list of these, got {describe(*parameters)}."
-        ) from None
+        got = describe(*[parameter for _, parameter in parameters])
+        raise TypeError(f"get_params(): expected ((W, dW), states) or a list of these, got {got}.") from None
+    return (global_batch_size(w.backend) if isinstance(w, Tensor) else 0, *ids)
 
 
 def check_parameters(parameters: list[Parameter]) -> None:
@@ -763,12 +690,12 @@ def check_parameters(parameters: list[Parameter]) -> None:
             )
 
 
-def sort_by_address(parameters: list[Parameter]) -> list[Parameter]:
-    """Return parameters in memory order, one buffer after another."""
+def sort_by_address(rows: Sequence[Row]) -> list[Row]:
+    """Return rows in the memory order of their parameters, one buffer after another."""
     buffers: dict[int, int] = {}
-    for (w, _), _ in parameters:
+    for w, *_ in rows:
         buffers.setdefault(id(w.root), len(buffers))
-    return sorted(parameters, key=lambda p: (buffers[id(p[0][0].root)], p[0][0].storage_offset))
+    return sorted(rows, key=lambda row: (buffers[id(row[0].root)], row[0].storage_offset))
 
 
 def contiguous_runs(rows: Sequence[Row]) -> list[list[Row]]:

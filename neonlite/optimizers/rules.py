@@ -12,15 +12,7 @@ from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import check_attributes, check_keys, checked_dataclass, from_name, instance, integer
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
-from neonlite.optimizers.optimizer import (
-    Optimizer,
-    Row,
-    get_param_list,
-    merge_contiguous,
-    pass_last_write,
-    sort_by_address,
-    tensor_ids,
-)
+from neonlite.optimizers.optimizer import Optimizer, Row, Settings, get_param_list, last_writer
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.tree_structure import untraced
@@ -488,6 +480,8 @@ class MultiOptimizer(Optimizer):
     optimizer_mapping: dict[str, Any]  # Optimizers; the constructor also accepts their names
     name: str | None = None  # type: ignore[assignment]
 
+    result_attributes = unread_attributes = (*Optimizer.unread_attributes, "map_list")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         given = instance("MultiOptimizer: optimizer_mapping", self.optimizer_mapping, dict, "a dict of optimizers")
@@ -496,49 +490,54 @@ class MultiOptimizer(Optimizer):
         }
         for x in mapping.values():
             instance("MultiOptimizer: each of optimizer_mapping", x, Optimizer, "an optimizer, such as Adam(),")
+            if isinstance(x, LossScaling):
+                raise TypeError(
+                    f"MultiOptimizer: expected optimizers without loss scaling, got {describe(x)}. Wrap the "
+                    "MultiOptimizer as a whole: LossScaling(MultiOptimizer(...))."
+                )
         if "default" not in mapping:
             have = ", ".join(mapping) or "none"
             raise ValueError(f"MultiOptimizer: expected a key 'default' for all other layers, got the keys: {have}.")
 
-    def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
+    def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
         layer_list = list(layer_list)
         layers: dict[int, list[Layer]] = {id(optimizer): [] for optimizer in self.optimizer_mapping.values()}
         for layer, optimizer in zip(layer_list, self._choose(map(layer_and_class_name, layer_list)), strict=True):
             layers[id(optimizer)].append(layer)
         self.map_list = {optimizer: layers[id(optimizer)] for optimizer in self.optimizer_mapping.values()}
-        atomic(self._update_each, layers, epoch, last=self)
+        if None in map(last_writer, flatten_optimizers(self)):
+            atomic(self._optimize_each, epoch)
+        else:
+            super().optimize(layer_list, epoch)
+        restore_on_failure(self, "t")
+        self.t += 1
+
+    def _optimize_each(self, epoch: float) -> None:
+        """Update the layers of each optimizer by its ``optimize``, as one may be of the user."""
+        for optimizer, layers in self.map_list.items():
+            optimizer.cuda_graphs = self.cuda_graphs
+            optimizer.optimize(layers, epoch)
 
     def _choose(self, names: Iterable[tuple[str, str]]) -> list[Optimizer]:
         """Return the optimizer of each layer, given its name and that of its class. ValueError for an unknown key."""
         names, mapping = list(names), self.optimizer_mapping
         unknown = mapping.keys() - {"default", *(key for pair in names for key in pair)}
         if unknown and (unknown := unknown - layer_class_names()):
-            have = ", ".join(f"{name} ({classnm})" for name, classnm in names)
+            have = ", ".join(f"{name} ({classnm})" for name, classnm in names if name) or "none"
             raise ValueError(
                 f"MultiOptimizer: expected keys that are names or classes of layers, got {', '.join(sorted(unknown))}. "
                 f"The layers are {have}."
             )
         return [mapping[next(key for key in (*pair, "default") if key in mapping)] for pair in names]
 
-    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> list[Any]:
-        optimizers = self._choose([w.owner or ("", "") for w in parameters])
-        rows = list(zip(optimizers, parameters, gradients, strict=True))
+    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings) -> list[Any]:
+        optimizers = self._choose(settings.owners)
+        rows = list(zip(optimizers, parameters, gradients, settings.owners, strict=True))
         steps: list[Any] = []
         for optimizer in dict.fromkeys(optimizers):
-            part = [(w, g) for other, w, g in rows if other is optimizer]
-            steps += optimizer._make_steps([w for w, _ in part], [g for _, g in part], epoch)
+            ws, gs, owners = zip(*[row for other, *row in rows if other is optimizer], strict=True)
+            steps += updates_of(optimizer, ws, gs, settings._replace(owners=owners))
         return steps
-
-    def _update_each(self, layers: dict[int, list[Layer]], epoch: float) -> None:
-        """Call each optimizer with its layers, and increment ``t``."""
-        restore_on_failure(self, "t")
-        self.t += 1
-        optimizers = [x for x in {id(x): x for x in self.optimizer_mapping.values()}.values() if layers[id(x)]]
-        for i, optimizer in enumerate(optimizers):
-            optimizer.cuda_graphs = self.cuda_graphs
-            if i == len(optimizers) - 1:
-                pass_last_write(self, optimizer)
-            optimizer.optimize(layers[id(optimizer)], epoch)
 
     def get_state(self) -> dict[str, Any]:
         return {key: optimizer.get_state() for key, optimizer in self.optimizer_mapping.items()}
@@ -596,6 +595,7 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
 # --- lossScaling: scale errors for float16 training, and skip updates whose gradients overflow ---
 
 MAX_CONSECUTIVE_SKIPS = 40  # after that many, the scale is not the cause
+SCALE_COUNTS = ("good_steps", "consecutive_skips", "total_skips")
 
 
 @checked_dataclass
@@ -652,13 +652,14 @@ class LossScaling(OptimizerWrapper):
     growth_interval: int = 2000
     name: str | None = None  # type: ignore[assignment]
 
+    result_attributes = unread_attributes = (*Optimizer.unread_attributes, "scale", *SCALE_COUNTS)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_attributes(self, "scale", above=0)
         self.growth_interval = integer("LossScaling: growth_interval", self.growth_interval)
         self.good_steps = self.consecutive_skips = self.total_skips = 0
         self._device_scale: Any = None
-        self._finite_checks: Any = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -666,7 +667,7 @@ class LossScaling(OptimizerWrapper):
             self._device_scale.fill(value)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_device_scale": None, "_finite_checks": None}
+        return {**vars(self), "_device_scale": None}
 
     @overload
     def scale_errors(self, errors: Tensor) -> Tensor: ...
@@ -702,35 +703,48 @@ class LossScaling(OptimizerWrapper):
                 self._device_scale = be.zeros((1, 1), dtype="float32").fill(self.scale)
         return cast(Tensor, self._device_scale)
 
-    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> list[Any]:
-        be = cast("Backend", parameters[0].backend)
-        scale = self._scale_on(be)
-        divided = [be.astype(g, compute_dtype(w)) / scale for w, g in zip(parameters, gradients, strict=True)]
-        return [ScaledStep(self, self.wrapped._make_steps(parameters, divided, epoch), gradients)]
-
-    def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
+    def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
         layer_list = list(layer_list)
-        if self._device_scale is None:
-            raise RuntimeError(
-                "LossScaling: expected errors that were scaled before the backward pass, got none. Call "
-                "net.bprop(optimizer.scale_errors(errors)), as Model.fit does; wrap a MultiOptimizer as a whole."
-            )
-        atomic(self._update_or_skip, layer_list, epoch, last=self)
+        if None in map(last_writer, flatten_optimizers(self)):
+            atomic(self._optimize_by_wrapped, layer_list, epoch)
+        else:
+            super().optimize(layer_list, epoch)
 
-    def _update_or_skip(self, layer_list: list[Layer], epoch: float) -> None:
-        """Update parameters if all gradients are finite, else skip the step; then adapt the scale."""
-        restore_on_failure(self, "t", "scale", "good_steps", "consecutive_skips", "total_skips")
-        if not self._all_gradients_finite(layer_list):
+    def _optimize_by_wrapped(self, layer_list: list[Layer], epoch: float) -> None:
+        """Divide the gradients by the scale, and call ``optimize`` of the wrapped optimizer, a method of the user."""
+        restore_on_failure(self, "t", "scale", *SCALE_COUNTS)
+        gradients = [dw for (_, dw), _ in get_param_list(layer_list)]
+        be = cast("Backend", gradients[0].backend)
+        scale = self._check_scaled(be)
+        if not be.evaluate([are_finite(be, gradients)])[0].get().item():
             return self.count_skip()
-        optimizers, self.wrapped.cuda_graphs = flatten_optimizers(self.wrapped), self.cuda_graphs
-        for optimizer in optimizers:
-            restore_on_failure(optimizer, "loss_scale")
-            optimizer.loss_scale = self.scale
+        be.assign(gradients, [be.astype(g, compute_dtype(g)) / scale for g in gradients])
         self.count_update()
-        pass_last_write(self, self.wrapped)
+        self.wrapped.cuda_graphs = self.cuda_graphs
         self.wrapped.optimize(layer_list, epoch)
-        for optimizer in optimizers:
-            optimizer.loss_scale = 1
+
+    def _check_scaled(self, be: Backend) -> Tensor:
+        """Return the scale as a tensor; RuntimeError if no errors have been scaled."""
+        if self._device_scale is None:
+            raise self._not_scaled()
+        return self._scale_on(be)
+
+    def _not_scaled(self) -> RuntimeError:
+        """Return the error for gradients of a cost that was not scaled."""
+        return RuntimeError(
+            "LossScaling: expected errors that were scaled before the backward pass, got none. Call "
+            "net.bprop(optimizer.scale_errors(errors)), as Model.fit does, or take the gradients of "
+            "optimizer.scale_errors(cost)."
+        )
+
+    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings) -> list[Any]:
+        be = cast("Backend", parameters[0].backend)
+        scale = self._check_scaled(be)
+        leaves = [g.leaves.values() for g in gradients if isinstance(g, OpTreeNode) and g.leaves is not None]
+        if leaves and not any(x is scale for part in leaves for x in part):
+            raise self._not_scaled()
+        settings = settings._replace(divisors=(scale, *settings.divisors))
+        return [ScaledStep(self, updates_of(self.wrapped, parameters, gradients, settings), gradients)]
 
     def count_update(self) -> None:
         """Count an update, and adapt the scale."""
@@ -752,23 +766,8 @@ class LossScaling(OptimizerWrapper):
         if self.dynamic:
             self.scale *= factor
 
-    def _all_gradients_finite(self, layer_list: list[Layer]) -> bool:
-        """Return whether all gradients are finite."""
-        parameters = get_param_list(layer_list)
-        if not parameters:
-            return True
-        if self._finite_checks is None or self._finite_checks[0] != tensor_ids(parameters):
-            rows = merge_contiguous([(dw,) for (_, dw), _ in sort_by_address(parameters)])
-            overflows = rows[0][0].backend.zeros((len(rows), 1), dtype="float32")
-            views = [overflows[i] for i in range(len(rows))]
-            self._finite_checks = tensor_ids(parameters), parameters, rows, overflows, views
-        _, _, rows, overflows, views = self._finite_checks
-        for view, (dw,) in zip(views, rows, strict=True):
-            view[:] = 1 - dw.backend.min(dw.backend.finite(dw), keepdims=False)
-        return not overflows.get().any()  # zeros in a dry run, which therefore never skips a step
-
     def get_state(self) -> dict[str, Any]:
-        counts = {name: getattr(self, name) for name in ("good_steps", "consecutive_skips", "total_skips")}
+        counts = {name: getattr(self, name) for name in SCALE_COUNTS}
         return {"t": self.t, "scale": float(self.scale), **counts, "optimizer": self.wrapped.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -784,26 +783,25 @@ class ScaledStep:
     """An update by scaled gradients; without effect if one of them is not finite, which is known after it."""
 
     def __init__(self, optimizer: LossScaling, steps: Sequence[Any], gradients: Sequence[Operand]) -> None:
-        self.optimizer, self.steps, self.gradients = optimizer, steps, gradients
+        self.optimizer, self.steps = optimizer, steps
         self.be: Any = gradients[0].backend
-        self.is_finite = self.be.zeros((1, 1))  # 1 if the gradients of the last run were finite, else 0
+        self.is_replayed = all(step.is_replayed for step in steps)
+        self.overflow = self.be.zeros((1, 1))  # 0 if the gradients of the last run were finite, as in a dry run, else 1
 
     def current_updates(self) -> list[Any] | None:
         """Return what the steps of the wrapped optimizer return; None if one returns None."""
         updates = [step.current_updates() for step in self.steps]
         return None if None in updates else updates
 
-    def count(self) -> None:
+    def count(self, epoch: float | None = None) -> None:
         """Count the update, until ``finish`` reads whether it was one."""
-        restore_on_failure(self.optimizer, "t", "scale", "good_steps", "consecutive_skips", "total_skips")
+        restore_on_failure(self.optimizer, "t", "scale", *SCALE_COUNTS)
         for step in self.steps:
-            step.count()
+            step.count(epoch)
 
     def finish(self) -> None:
         """Adapt the scale; after an update without effect, restore the numbers of updates."""
-        for step in self.steps:
-            step.finish()
-        if self.is_finite.get().item():
+        if not self.overflow.get().item():
             return self.optimizer.count_update()
         for step in self.steps:
             step.restore(*step.before)
@@ -812,9 +810,27 @@ class ScaledStep:
     def assignments(self) -> list[tuple[Tensor, Operand]]:
         """Return each parameter and state with its new value, or its old one if a gradient is not finite."""
         be = self.be
-        finite = reduce(be.minimum, [be.reshape(be.min(be.finite(g)), (1, 1)) for g in self.gradients])
+        gradients = [g for step in self.steps for _, (_, g, *_) in step.rows]
+        finite = are_finite(be, gradients)
         pairs = [pair for step in self.steps for pair in step.assignments()]
-        return [(self.is_finite, finite), *((t, be.where(finite, value, t)) for t, value in pairs)]
+        return [(self.overflow, 1 - finite), *((t, be.where(finite, value, t)) for t, value in pairs)]
+
+
+def are_finite(be: Backend, gradients: Sequence[Operand]) -> Operand:
+    """Return whether all elements of gradients are finite: 1 or 0, as an op-tree (1, 1)."""
+    return reduce(be.minimum, [be.reshape(be.min(be.finite(g)), (1, 1)) for g in gradients])
+
+
+def updates_of(
+    optimizer: Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings
+) -> list[Any]:
+    """Return the update by an optimizer that another one contains; TypeError if it defines ``optimize``."""
+    if last_writer(optimizer) is None:
+        raise TypeError(
+            f"optimizer: expected an optimizer that defines update_rule or get_scalars, got {describe(optimizer)}, "
+            "which defines optimize."
+        )
+    return optimizer._make_steps(parameters, gradients, settings)
 
 
 def flatten_optimizers(optimizer: Optimizer) -> list[Optimizer]:

@@ -593,9 +593,10 @@ def test_a_bad_state_is_named_and_leaves_the_old_one(state, got):
         (lambda s: s.mask("data", np.empty(3, "U1"), 0.5), TypeError, "as out, got <U1"),
         (lambda s: s.mask("data", np.broadcast_to(1.0, 3), 0.5), ValueError, "read-only"),
         (lambda s: s.uniform("data", out=np.broadcast_to(1.0, 3)), ValueError, "read-only"),
-        (lambda s: s.mask("data", np.empty(3), 1.5), ValueError, "from 0 to 1 for keep, got 1.5"),
-        (lambda s: s.mask("data", np.empty(3), -0.1), ValueError, "from 0 to 1 for keep, got -0.1"),
-        (lambda s: s.mask("data", np.empty(3), math.nan), ValueError, "from 0 to 1 for keep, got nan"),
+        (lambda s: s.mask("data", np.empty(3), 1.5), ValueError, ">= 0 and <= 1 for keep, got 1.5"),
+        (lambda s: s.mask("data", np.empty(3), -0.1), ValueError, ">= 0 and <= 1 for keep, got -0.1"),
+        (lambda s: s.mask("data", np.empty(3), math.nan), ValueError, ">= 0 and <= 1 for keep, got nan"),
+        (lambda s: s.mask("data", np.empty(3), "a"), TypeError, "mask: expected a number for keep, got 'a'"),
         (lambda s: s.integers("data", 3, 3, 4), ValueError, "got low=3, high=3"),
         (
             lambda s: s.integers("data", 0, 2**32 + 1, 4),

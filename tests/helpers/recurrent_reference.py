@@ -20,17 +20,13 @@ FUNCTIONS = {
 }
 
 
-def all_steps(
-    name: str, x: Any, W: Any, U: Any, b: Any, *states: Any, y: Any = None, push: Any = None, steps: int, **attrs: Any
-) -> Any:
-    """Return h of all steps; ``push`` is added to U where U is multiplied by h of the previous step, which is in y."""
-    return run(name, x, W, U, b, *states, y=y, push=push, steps=steps, **attrs)[0]
-
-
 def run(
     name: str, x: Any, W: Any, U: Any, b: Any, *states: Any, y: Any = None, push: Any = None, steps: int, **attrs: Any
 ) -> tuple[Any, list[Any]]:
-    """Return h of all steps, and c after the last one if there is one."""
+    """Return h of all steps, and c after the last one if there is one.
+
+    ``push`` is added to U where U is multiplied by h of the previous step, which is in y.
+    """
     n, N = U.shape[1], x.shape[1] // steps
     act, gate = (FUNCTIONS[attrs.get(k, "sig")] for k in ("activation", "gate_activation"))
     push, h, *c = np.zeros(U.shape) if push is None else push, *states
@@ -54,7 +50,7 @@ def run(
 
 def sequence(name: str, *operands: Any, **attrs: Any) -> Any:
     """Return h of all steps."""
-    return all_steps(name, *operands, **attrs).real
+    return run(name, *operands, **attrs)[0].real
 
 
 def cell_state(y: Any, *operands: Any, **attrs: Any) -> Any:
@@ -62,8 +58,9 @@ def cell_state(y: Any, *operands: Any, **attrs: Any) -> Any:
     return run("lstm", *operands, **attrs)[1][0]
 
 
-def sequence_backward(name: str, e: Any, y: Any, *operands: Any, **attrs: Any) -> Any:
-    """Return the gradients of all operands in a row."""
+def sequence_backward(name: str, e: Any, *values: Any, **attrs: Any) -> Any:
+    """Return the gradients of all operands in a row; for an LSTM, the second operand is the error of the last c."""
+    last_error, y, *operands = values if name == "lstm" else (0, *values)
     gradients: list[float] = []
     for k, x in enumerate(operands):
         for at in np.ndindex(*x.shape):
@@ -71,7 +68,9 @@ def sequence_backward(name: str, e: Any, y: Any, *operands: Any, **attrs: Any) -
             direction[at] = STEP * 1j
             push = direction if k == 2 else None
             moved = [z + direction if i == k != 2 else z for i, z in enumerate(operands)]
-            gradients.append((e * all_steps(name, *moved, y=y, push=push, **attrs).imag).sum() / STEP)
+            h, c = run(name, *moved, y=y, push=push, **attrs)
+            of_last = (last_error * c[0].imag).sum() if c else 0
+            gradients.append(((e * h.imag).sum() + of_last) / STEP)
     return np.array([gradients])
 
 

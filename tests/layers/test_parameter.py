@@ -42,9 +42,8 @@ def test_an_optimizer_updates_a_network_in_one_pass(cpu, rng):
     cost.get_cost(net.fprop(x), t)
     net.bprop(cost.get_errors(net.outputs, t))
     optimizer.optimize(net.layers_to_optimize, 0)
-    (known,) = optimizer._groups.values()
-    assert len(known.rows) == 1
-    assert known.rows[0][0].size == 43
+    (program,) = optimizer._programs.values()
+    assert [t.size for t in program.targets] == [43, 43, 43]  # the parameters and two states of each
 
 
 def test_values_assigned_to_weights_are_copied(be):

@@ -382,7 +382,7 @@ def test_steps_are_views(cpu):
         (
             lambda: LSTM(2, G, activation=Tanh(), gate_activation=3, name="r"),
             TypeError,
-            "r: expected a transform, such as Tanh\\(\\), for gate_activation, got 3",
+            r"r: expected a transform, such as Logistic\(\), for gate_activation, got 3",
         ),
         (lambda: Recurrent(2, G, activation="tanhh"), ValueError, "for activation, got 'tanhh'"),
         (

@@ -185,7 +185,7 @@ def test_no_parameters_are_no_step(be):
         (lambda be, o, w: o.step([w * 1], [w]), TypeError, "expected parameters as tensors of floats"),
         (lambda be, o, w: o.step([w], [1.0]), TypeError, "expected parameters as tensors of floats, and gradients as"),
         (lambda be, o, w: o.step([w], [w], "one"), (TypeError, ValueError), "the epoch"),
-        (lambda be, o, w: Optimizer().step([w], [w]), TypeError, "expected an optimizer with an update_rule"),
+        (lambda be, o, w: Optimizer().step([w], [w]), TypeError, "expected an attribute learning_rate"),
     ],
 )
 def test_invalid_arguments_are_refused_before_anything_is_written(be, is_compiled, call, error, message):
@@ -271,7 +271,7 @@ def test_a_step_that_overflows_changes_the_scale_only(be, is_compiled):
 
 def test_too_many_steps_that_overflow_are_an_error(be):
     w, optimizer = be.ones((1, 1)), LossScaling(Adam(0.1))
-    step = nl.jit(lambda g: optimizer.step([w], [g]))
+    step = nl.jit(lambda g: optimizer.step([w], [optimizer.scale_errors(g * 1)]))
     for _ in range(39):
         step(be.array([[np.inf]]))
     with pytest.raises(FloatingPointError, match="in 40 consecutive steps"):
@@ -286,4 +286,72 @@ def test_a_step_of_several_optimizers_refuses_unknown_layers(be):
     with pytest.raises(ValueError, match="expected keys that are names or classes of layers, got missing"):
         MultiOptimizer({"default": Adam(), "missing": Adam()}).step(net.parameters, gradients)
     MultiOptimizer({"default": GDM(0.5, 0.0)}).step([w := be.ones((1, 1))], [be.ones((1, 1))])
+    assert w.get() == 0.5
+
+
+@pytest.mark.parametrize("by_layers", [False, True])
+@pytest.mark.parametrize("wrap", [lambda o: o, LossScaling])
+def test_an_optimizer_that_replaces_one_of_several_counts_from_the_next_step_on(be, wrap, by_layers):
+    several = MultiOptimizer({"default": GDM(0.5, 0.0)})
+    optimizer, (layer, *_) = wrap(several), network(be)
+    be.bsz, w, before = 1, layer.W, layer.W.get()
+    scale = getattr(optimizer, "scale_errors", lambda error: error)
+    step = nl.jit(lambda g: optimizer.step([w], [scale(g * 1)]))
+
+    def update():
+        layer.dW[:] = scale(be.ones(w.shape) * 1)
+        optimizer.optimize([layer], 0) if by_layers else step(be.ones(w.shape))
+
+    update()
+    several.optimizer_mapping["default"] = GDM(0.25, 0.0)
+    update()
+    np.testing.assert_allclose(w.get(), before - 0.75, 1e-6)
+
+
+def test_a_scaled_optimizer_with_a_custom_optimize_gets_the_gradients_that_were_not_scaled(be):
+    class Mine(Optimizer):
+        def optimize(self, layer_list, epoch):
+            for layer in layer_list:
+                layer.W[:] = layer.W - layer.dW
+
+    optimizer, (layer, *_) = LossScaling(MultiOptimizer({"default": Mine()}), 8.0), network(be)
+    before = layer.W.get()
+    for error, decrease in [(np.ones, 1), (lambda shape: np.full(shape, np.inf), 1), (np.ones, 2)]:
+        layer.dW[:] = optimizer.scale_errors(be.array(error(layer.W.shape)))
+        optimizer.optimize([layer], 0)
+        np.testing.assert_allclose(layer.W.get(), before - decrease, 1e-6)
+    assert (optimizer.t, optimizer.total_skips, optimizer.scale) == (2, 1, 4.0)
+    with pytest.raises(TypeError, match=r"defines update_rule or get_scalars, got .*Mine.*which defines optimize"):
+        optimizer.step([layer.W], [be.ones(layer.W.shape)])
+
+
+def test_a_compiled_step_without_scaled_errors_is_refused(be):
+    w, optimizer = be.ones((1, 1)), LossScaling(GDM(0.5, 0.0))
+    with pytest.raises(RuntimeError, match=r"take the gradients of optimizer\.scale_errors\(cost\)"):
+        nl.jit(lambda g: optimizer.step([w], [g * 1]))(be.ones((1, 1)))
+    optimizer.step([w], [optimizer.scale_errors(w * 1)])
+    with pytest.raises(RuntimeError, match=r"take the gradients of optimizer\.scale_errors\(cost\)"):
+        optimizer.step([w], [w * 1])  # also after a step that was scaled
+    assert w.get() == 0.5
+
+
+def test_a_step_without_allocated_parameters_says_what_allocates_them(be):
+    net = make_network()
+    with pytest.raises(TypeError, match=r"Call net\(x\) first, which allocates net\.parameters"):
+        Adam().step(net.parameters, net.parameters)
+    with pytest.raises(TypeError, match=r"Call net\(x\) first, which allocates net\.parameters"):
+        nl.Autodiff(be.ones((1, 1)) * 2, be).get_grad_op_tree(net.parameters)
+
+
+def test_a_scaled_custom_rule_is_refused_in_a_compiled_step(be):
+    class Mine(Optimizer):
+        learning_rate = 0.5
+
+        def update_rule(self, be, w, g, states, rate):
+            return [w - rate * g]
+
+    w, optimizer = be.ones((1, 1)), LossScaling(Mine())
+    with pytest.raises(TypeError, match="whose update_rule may read other values"):
+        nl.jit(lambda g: optimizer.step([w], [optimizer.scale_errors(g * 1)]))(be.ones((1, 1)))
+    optimizer.step([w], [optimizer.scale_errors(be.ones((1, 1)) * 1)])
     assert w.get() == 0.5

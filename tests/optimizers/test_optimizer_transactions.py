@@ -62,7 +62,7 @@ def several():
         (Model, lambda: LossScaling(Adam()), []),
         (Model, lambda: MultiOptimizer({"default": Adam()}), []),
         (Model, OwnRule, []),
-        (Model, several, [6, 6, 6]),  # two weights that are not adjacent, with two states each, but not the last bias
+        (Model, several, []),
         (Model, OwnOptimize, [3, 3, 3]),
         (Model, lambda: MultiOptimizer({"default": OwnOptimize()}), [3, 3, 3]),
         (OwnStep, Adam, [3, 3, 3]),

@@ -231,6 +231,19 @@ def test_each_optimizer_has_a_separate_norm_and_makes_one_step_a_call(cpu):
     assert (same.t, other.t, multi.t) == (1, 1, 1)
 
 
+def test_layers_that_swap_their_names_swap_their_optimizers(cpu):
+    layers = network(cpu)[:2]
+    multi = MultiOptimizer({"default": GDM(0.5, 0.0), layers[0].name: GDM(0.25, 0.0)})
+    cpu.bsz, before = 1, weights(layers)
+    for _ in range(2):
+        for layer in layers:
+            layer.dW.fill(1)
+        multi.optimize(layers, 0)
+        layers[0].name, layers[1].name = layers[1].name, layers[0].name
+    for w, x in zip(weights(layers), before, strict=True):
+        np.testing.assert_allclose(w, x - 0.75, rtol=1e-6)
+
+
 def test_a_multi_optimizer_resumes_from_its_state(cpu):
     def make():
         return MultiOptimizer({"default": Adam(), "layer1": GDM(0.1, 0.9)})
@@ -259,7 +272,8 @@ def test_a_multi_optimizer_needs_a_default_and_optimizers(mapping, error, words)
 
 
 def test_a_key_that_is_no_layer_is_rejected_with_a_list_of_layers(cpu):
-    layers, multi = network(cpu), MultiOptimizer({"default": GDM(0.1, 0.9), "Linear": Adam(), "layer9": Adam()})
+    layers = network(cpu)
+    multi = MultiOptimizer({"default": GDM(0.1, 0.9), nl.layers.Linear.__name__: Adam(), "layer9": Adam()})
     before = weights(layers)
     with pytest.raises(ValueError, match=r"got layer9. The layers are layer0 \(Layer\), layer1"):
         train(multi, layers, 1)

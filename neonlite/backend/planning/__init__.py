@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neonlite import messages
@@ -68,6 +68,7 @@ class Plan(StepList):
         self.required_arena_bytes = lambda: 0
         self.primitives: dict[int, Any] = {}  # {value: the ``PrimitiveCall`` that computes it}; set by the executor
         self.nhwc: set[int] = set()  # images of the shape (N, *sizes, C); set by the executor
+        self.in_place: dict[int, int] = {}  # {temporary: the operand of its stage whose memory it overwrites}
         self.plan_stages()
 
     def plan_stages(self) -> None:
@@ -126,17 +127,25 @@ class Plan(StepList):
         self.is_direct = [not self.targets_alias and can_write_directly(self, i) for i in range(len(self.outputs))]
         self.temporaries = find_temporaries(self)
         self.held_in_targets = assign_to_targets(self)
+        self.in_place = {}
         self.offsets, self.arena_bytes = assign_offsets(self, {})
 
-    def shift_offsets(self, shifts: dict[int, int]) -> None:
-        """Assign the arena offsets again, with some of them beyond a multiple of the alignment.
+    def reuse_operands(self, shifts: dict[int, int]) -> None:
+        """Assign the arena offsets again, for stages that run block by block: temporaries overwrite dead operands.
+
+        Writing to memory that has just been read is up to twice as fast, and takes less of it.
 
         Parameters
         ----------
         shifts : dict of int
-            {value: bytes}.
+            {value: bytes} of values that start beyond a multiple of the alignment.
         """
+        separate = assign_offsets(self, shifts)
+        self.in_place = find_dead_operands(self, shifts)
         self.offsets, self.arena_bytes = assign_offsets(self, shifts)
+        if self.arena_bytes > separate[1]:  # longer lifetimes may leave larger gaps
+            self.in_place = {}
+            self.offsets, self.arena_bytes = separate
 
     # --- cost ---
 
@@ -176,7 +185,11 @@ class Plan(StepList):
 
     def _count(self) -> str:
         """Return the numbers of ops, stages and buffers."""
-        counts = [(self.num_distinct_ops, "op"), (len(self.stages), "stage"), (len(self.offsets), "temporary buffer")]
+        counts = [
+            (self.num_distinct_ops, "op"),
+            (len(self.stages), "stage"),
+            (len(self.offsets) - len(self.in_place), "temporary buffer"),
+        ]
         return f"plan: {', '.join(f'{n} {word}' + 's' * (n != 1) for n, word in counts)}"
 
     def _stage_rows(self) -> list[tuple[str, ...]]:
@@ -296,12 +309,36 @@ def assign_to_targets(plan: Plan) -> dict[int, int]:
     return held
 
 
+def find_dead_operands(plan: Plan, excluded: Collection[int]) -> dict[int, int]:
+    """Return {temporary: an operand of its stage that no later stage reads}: both have the shape of the stage."""
+    found: dict[int, int] = {}
+    for v in plan.offsets:
+        index, step = plan.stage_of[v], plan.step_of(v)
+        stage = plan.stages[index]
+        if stage.kind != "fused" or step.kind != "elementwise" or step.shape != stage.domain or v in excluded:
+            continue
+        operands = dict.fromkeys(x for u in stage.steps for x in plan.step_of(u).inputs if isinstance(x, int))
+        bases = [plan.view_base(x) for x in operands]
+        for x, base in zip(operands, bases, strict=True):
+            is_dead = base in plan.offsets and plan.stage_of[base] < index == plan.temporaries[base]
+            is_alike = is_dead and (plan.shape(x), plan.dtype(x)) == (step.shape, step.dtype)
+            is_whole = is_alike and plan.is_contiguous(x) and plan.step_of(base).nbytes == step.nbytes
+            if is_whole and bases.count(base) == 1 and base not in excluded and x not in found.values():
+                found[v] = x
+                break
+    return found
+
+
 def assign_offsets(plan: Plan, shifts: dict[int, int]) -> tuple[dict[int, int], int]:
     """Assign each temporary an arena offset, plus its shift; two overlap only if their lifetimes do not."""
+    owners: dict[int, int] = {}  # {temporary: the first one in its memory}
+    until: dict[int, int] = {}  # {the first one: the last stage in which the memory is in use}
+    for v, last in sorted(plan.temporaries.items(), key=lambda item: plan.stage_of[item[0]]):
+        if v not in plan.held_in_targets:
+            owners[v] = owners[plan.view_base(plan.in_place[v])] if v in plan.in_place else v
+            until[owners[v]] = last
     lifetimes = [
-        (align_bytes(plan.step_of(v).nbytes + shifts.get(v, 0)), plan.stage_of[v], last, v)
-        for v, last in plan.temporaries.items()
-        if v not in plan.held_in_targets
+        (align_bytes(plan.step_of(v).nbytes + shifts.get(v, 0)), plan.stage_of[v], last, v) for v, last in until.items()
     ]
     offsets: dict[int, int] = {}
     used: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), sorted
@@ -314,7 +351,8 @@ def assign_offsets(plan: Plan, shifts: dict[int, int]) -> tuple[dict[int, int], 
                 at = max(at, high)
         offsets[v] = at + shifts.get(v, 0)
         insort(used, (at, at + nbytes, first, last))
-    return offsets, max((high for _, high, _, _ in used), default=plan.arena_start)
+    end = max((high for _, high, _, _ in used), default=plan.arena_start)
+    return {v: offsets[owner] for v, owner in owners.items()}, end
 
 
 def align_bytes(nbytes: int) -> int:

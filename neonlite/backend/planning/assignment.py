@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from threading import get_ident
 from typing import Any
@@ -499,7 +499,7 @@ def _reshape_to_target(be: BackendBase, target: Tensor, value: Any) -> np.ndarra
 
 
 class CompiledAssignment(Untracked):
-    """A planned assignment, created by ``be.compile``. Call it to run it. Only its scalars may change between runs.
+    """A planned assignment, created by ``be.compile``. Call it to run it.
 
     A deep copy is planned again, for the copies of its tensors.
     """
@@ -509,10 +509,6 @@ class CompiledAssignment(Untracked):
         self.tree = pair_values(be, tensors, values)
         self.plan, operands = find_plan(be, tensors, self.tree)
         self.arrays = [t.storage for t in self.tensors]
-        self._bind(operands)
-
-    def _bind(self, operands: Iterable[Any]) -> None:
-        """Set the operands."""
         self.operands = list(operands)
         self.operand_values = [
             x if not isinstance(x, Tensor) else x.storage if x.has_values else None for x in self.operands
@@ -543,29 +539,6 @@ class CompiledAssignment(Untracked):
             plan.run(arrays, values)
         except Exception as error:
             raise add_error_context(be, error, tensors, self.tree) from error
-
-    def update_scalars(self, values: Sequence[Any]) -> bool:
-        """Replace the scalars of the assignment by those of ``values``.
-
-        Parameters
-        ----------
-        values : sequence of op-trees
-            The new values, one per target.
-
-        Returns
-        -------
-        bool
-            False, with nothing changed, if ``values`` differ in anything but scalars.
-        """
-        tree = pair_values(self.be, self.tensors, values)
-        if tree.leaves is None or tree.info is not self.tree.info:
-            return False
-        operands = list(tree.leaves.values())
-        if any(x is not y for x, y in zip(self.operands, operands, strict=True) if isinstance(x, Tensor)):
-            return False
-        self.values, self.tree = list(values), tree
-        self._bind(operands)
-        return True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledAssignment:
         be, tensors, values = (copy.deepcopy(x, memo) for x in (self.be, self.tensors, self.values))

@@ -71,13 +71,15 @@ class StepList:
     """
 
     def __init__(self, trees: Sequence[OperandLike], leaves: Leaves | None, targets: Sequence[Info]) -> None:
-        instructions, leaves, result_ids = lower_to_instructions(trees, leaves)
+        composites: dict[OperandId, Instruction] = {}
+        instructions, leaves, result_ids = lower_to_instructions(trees, leaves, composites)
         self.leaves = [x.info if hasattr(x, "info") else type(x) for x in leaves.values()]
         self.names = [getattr(x, "name", None) or f"x{i}" for i, x in enumerate(leaves.values())]
         self.targets = list(targets)
         self.num_distinct_ops = len(instructions)  # after merging equal sub-trees
         self.steps: list[Step] = []
-        self.strides: dict[int, tuple[float, ...]] = {}  # of views, in elements; NaN if unknown
+        # of views, and of values that are not stored in C order, in elements; NaN if unknown
+        self.strides: dict[int, tuple[float, ...]] = {}
         self.int_range_checks: list[tuple[int, str]] = []  # (leaf, the integer dtype it must fit)
         value_ids: list[int] = []  # the value of each instruction
 
@@ -86,6 +88,10 @@ class StepList:
 
         for op, attrs, ids, shape, dtype, compute_dtype in write_booleans_as_uint8(instructions):
             value_ids.append(self._add_step(op, dict(attrs), [value(x) for x in ids], shape, dtype, compute_dtype))
+        self.composites: dict[int, Step] = {}  # {result of a formula: the composite op as a step}
+        for x, (op, attrs, ids, shape, dtype, compute_dtype) in composites.items():
+            if isinstance(v := value(x), int) and v >= len(self.leaves):
+                self.composites[v] = Step(op, dict(attrs), tuple(map(value, ids)), shape, dtype, compute_dtype)
         self.outputs: list[int] = []  # the values of the targets
         for i, x in enumerate(map(value, result_ids)):
             source = self._skip_reshapes(x, self.targets[i])
@@ -264,6 +270,21 @@ class StepList:
         if step.kind == "view":
             self.strides[v] = self._view_strides(step)
         return v
+
+    def set_strides(self, v: int, strides: tuple[float, ...]) -> None:
+        """Set the strides of a value, and of its views.
+
+        Parameters
+        ----------
+        v : int
+            A value id.
+        strides : tuple of int
+            The strides, in elements.
+        """
+        self.strides[v] = strides
+        for u, step in self.numbered_steps:
+            if step.kind == "view":
+                self.strides[u] = self._view_strides(step)
 
     def _add_cast(self, x: int | Constant, dtype: str) -> int:
         return self._add_step(OPS["cast"], {"to": dtype}, [x], self.shape(x), dtype, dtype)

@@ -433,6 +433,19 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Copy images from CHWN to NHWC, or back with ``to_chwn``, where ``computes`` an op in NHWC."""
         raise NotImplementedError
 
+    def computes_batch_norm(self, rows: tuple[int, ...], eps: float) -> bool:
+        """Return whether ``batch_norm`` computes images with these rows of several pixels."""
+        return False
+
+    def batch_norm(
+        self, x: Array, gamma: Array, beta: Array, y: Array, mean: Array, variance: Array, *, eps: float, relu: bool
+    ) -> None:
+        """Compute ``y = gamma (x - mean) / sqrt(variance + eps) + beta``, or max(., 0) of it, and the statistics.
+
+        x and y are images in NHWC, as rows of several pixels, and the others (1, C).
+        """
+        raise NotImplementedError
+
     def operand_shifts(self, plan: Any) -> dict[int, int]:
         """Return the bytes by which values of a plan start after a multiple of the alignment: here none."""
         return {}

@@ -23,9 +23,9 @@ from neonlite.tree_structure import untraced
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray as Array
 
 CompilePlan = Callable[[Plan], Callable[[Sequence[Array], Sequence[Array]], None]]  # of an executor
+MAX_PART = 0.25  # of a sequence, below which a part of it may be read with a stride
 FUSED_FUNCTIONS = ["tanh", "sig"]  # the activation functions of fused primitives
 BACKWARD, STATE = "_backward", "_state"  # ends of the names of the ops that read what a forward step saves
-NUM_RESULTS = {"": 0, BACKWARD: 2, STATE: 1}  # how many operands, such as the result y, precede those of a forward step
 
 
 def find_recurrences(
@@ -66,16 +66,22 @@ def split_name(step: Step) -> tuple[str, str]:
 
 def operands_of(step: Step) -> Sequence[Any]:
     """Return the values of x, W_input, W_recur, b and the initial states of a recurrent step."""
-    return step.inputs[NUM_RESULTS[split_name(step)[1]] :]
+    return step.inputs[num_results(step) :]
+
+
+def num_results(step: Step) -> int:
+    """Return how many operands, errors and the result y, precede those of the forward step."""
+    cell, end = split_name(step)
+    return 1 + CELLS[cell].num_states if end == BACKWARD else int(end == STATE)
 
 
 def find_forward(plan: Plan, step: Step) -> int | None:
     """Return the value of the forward step of which a step reads what it saves; None if the plan has none."""
-    cell, end = split_name(step)
-    y: Any = step.inputs[NUM_RESULTS[end] - 1]
-    source = plan.find_step(y) if isinstance(y, int) and end else None
+    count = num_results(step)
+    y: Any = step.inputs[count - 1] if count else None
+    source = plan.find_step(y) if isinstance(y, int) else None
     is_same = source is not None and (source.op.name, source.inputs, source.attrs) == (
-        cell,
+        split_name(step)[0],
         operands_of(step),
         step.attrs,
     )
@@ -101,14 +107,49 @@ class PlannedStep(NamedTuple):
 
 def make_recurrence(planned: PlannedStep, is_training: bool) -> Recurrence:
     """Return what computes a recurrent step: a fused primitive if the runtime has a fast one for it."""
-    primitives, plan, step, operands, *_ = planned
-    kind, names = split_name(step)[0], activation_names(step.attrs)
-    if names == FUSED_FUNCTIONS:
-        (F, columns), (_, H), T = plan.shape(operands[0]), plan.shape(operands[2]), step.attrs["steps"]
-        key = primitives.recurrent_shape((kind, T, columns // T, F, H, step.attrs["reverse"]), compute_dtype(step))
-        if key is not None:
-            return FusedRecurrence(planned, is_training, key)
-    return StepRecurrence(planned, is_training)
+    key = find_fused(planned.primitives, planned.plan, planned.step)
+    return StepRecurrence(planned, is_training) if key is None else FusedRecurrence(planned, is_training, key)
+
+
+def find_fused(primitives: ReferencePrimitives, plan: Plan, step: Step) -> Any:
+    """Return the key of the fused primitive that computes a step; None if the runtime has no fast one for it."""
+    kind = split_name(step)[0]
+    if kind not in CELLS or activation_names(step.attrs) != FUSED_FUNCTIONS:
+        return None
+    x, _, W_recur, *_ = map(plan.shape, operands_of(step))
+    T, reverse = step.attrs["steps"], step.attrs["reverse"]
+    return primitives.recurrent_shape((kind, T, x[1] // T, x[0], W_recur[1], reverse), compute_dtype(step))
+
+
+def store_by_time(primitives: ReferencePrimitives, plan: Plan) -> None:
+    """Let a plan store sequences (H, T N) as (T N, H), if fused primitives and products are all that access them.
+
+    This is the memory order of fused primitives, which otherwise copy sequences, and products are as fast in both.
+    """
+    fused = {v for v, step in plan.numbered_steps if find_fused(primitives, plan, step) is not None}
+    if not fused:
+        return
+    products = {v for v, step in plan.numbered_steps if step.op.name == "dot"}
+
+    def readers(x: int) -> list[int]:
+        return [v for v, step in plan.numbered_steps if x in step.inputs]
+
+    def are_suitable(x: int) -> bool:
+        """Return whether what reads a value is as fast if it is stored by time."""
+        return all(v in fused | products or is_suitable_view(x, v) for v in readers(x))
+
+    def is_suitable_view(x: int, v: int) -> bool:
+        """Return whether a view of a value is a small part of it, or a transpose for a product."""
+        step = plan.step_of(v)
+        is_part = step.op.name == "slice" and math.prod(step.shape) <= MAX_PART * math.prod(plan.shape(x))
+        return is_part or (step.op.name == "transpose" and are_suitable(v))
+
+    for v in plan.offsets:
+        step = plan.step_of(v)
+        is_sequence = v in fused and not split_name(step)[1]
+        is_read = v in products and any(y in fused for y in readers(v))
+        if (is_sequence or is_read) and len(step.shape) == 2 and step.dtype == "float32" and are_suitable(v):
+            plan.set_strides(v, (1, step.shape[0]))
 
 
 def compute_dtype(step: Step) -> str:
@@ -143,8 +184,10 @@ class Recurrence(ABC):
         """Return c after the last step, (H, N), of what ``forward`` has returned."""
 
     @abstractmethod
-    def backward(self, e: Array, y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]) -> None:
-        """Write the gradients of the operands; that of x may be None."""
+    def backward(
+        self, errors: Sequence[Array], y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]
+    ) -> None:
+        """Write the gradients of the operands, of which that of x may be None, given the errors of y and the last c."""
 
     def run_forward(self, *arrays: Array) -> None:
         """Compute the forward step from its operands and its result."""
@@ -168,18 +211,20 @@ class Recurrence(ABC):
     def run_backward(self, needs_dx: bool) -> Callable[..., None]:
         """Return the function that computes the backward step from its operands and its result."""
         ends = [0, *accumulate(map(math.prod, self.shapes))]
-        reshape = self.primitives.runtime.reshape
+        reshape, num_errors = self.primitives.runtime.reshape, len(self.shapes) - 4
 
         def run(*arrays: Array) -> None:
-            e, y, *operands, row = self.widen(arrays)
-            saved = self.saved.pop(get_ident(), None)
+            *values, row = self.widen(arrays)
+            *errors, y = values[: num_errors + 1]
+            operands = values[num_errors + 1 :]
+            saved = self.saved.get(get_ident())
             if saved is None:
                 saved = self.forward(operands, self.workspace("outputs", y.shape, y))
             parts = zip(pairwise(ends), self.shapes, strict=True)
             gradients: list[Any] = [reshape(row[:, start:end], shape) for (start, end), shape in parts]
             if not needs_dx:
                 gradients[0] = None
-            self.backward(e, y, operands, saved, gradients)
+            self.backward(errors, y, operands, saved, gradients)
             if row is not arrays[-1]:
                 arrays[-1][...] = row
 
@@ -221,17 +266,20 @@ class FusedRecurrence(Recurrence):
         """Return c after the last step, (H, N), of what ``forward`` has returned."""
         return saved[2][1].T
 
-    def backward(self, e: Array, y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]) -> None:
+    def backward(
+        self, errors: Sequence[Array], y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]
+    ) -> None:
         """Write the gradients of the operands."""
         (x, *weights), (reserve, initial, final) = operands[:4], saved
         final_errors, initial_errors = (
             [self.workspace(f"{name} error {k}", state.shape, x) for k, state in enumerate(initial)]
             for name in ("final", "initial")
         )
-        for error in final_errors:
-            error[...] = 0
+        final_errors[0][...] = 0
+        for array, error in zip(final_errors[1:], errors[1:], strict=True):
+            array[...] = error.T
         dx, *dweights = gradients[:4]
-        arrays = weights, initial, final, reserve, x, y, e, final_errors, initial_errors, dweights, dx
+        arrays = weights, initial, final, reserve, x, y, errors[0], final_errors, initial_errors, dweights, dx
         self.primitives.recurrent_bprop(self.key, *arrays, 1.0, 0.0)
         for gradient, error in zip(gradients[4:], initial_errors, strict=True):
             gradient[...] = error.T
@@ -311,7 +359,9 @@ class StepRecurrence(Recurrence):
         """Return c after the last step, (H, N), of what ``forward`` has returned."""
         return saved[self.order[-1] if self.is_training else (self.T - 1) % 2, 1, ...]
 
-    def backward(self, e: Array, y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]) -> None:
+    def backward(
+        self, errors: Sequence[Array], y: Array, operands: Sequence[Array], saved: Any, gradients: Sequence[Any]
+    ) -> None:
         """Write the gradients of the operands."""
         (x, W_input, W_recur), states = operands[:3], self.initial_states(operands)
         num_states, T, N = len(states), self.T, self.N
@@ -320,9 +370,10 @@ class StepRecurrence(Recurrence):
         if not self.primitives.runtime.has_values:
             return
         values = [[saved[t, k, ...] for k in range(saved.shape[1])] for t in self.order]
+        e, *final_errors = errors
         errors, targets = ([buffers[i, k, ...] for k in range(num_states)] for i in range(2))
-        for error in errors:
-            error[...] = 0
+        for error, value in zip(errors, [0, *final_errors], strict=True):
+            error[...] = value
         for i in reversed(range(T)):
             t, previous = self.order[i], values[i - 1][:num_states] if i else states
             self.run_step_backward(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -116,6 +116,8 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         return reorder_call(primitives, plan, v)
     if step.op.name == "roi_pool_indices":
         return roi_call(primitives, plan, v)
+    if step.op.name == NORMALIZED.name:
+        return norm_call(primitives, plan, v)
     if (found := image_layer(primitives, plan, v)) is None:
         return None
     roles, layer, call = found
@@ -158,6 +160,24 @@ def reorder_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primiti
     return PrimitiveCall(run, (x,), (v,))
 
 
+def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
+    """Return the normalization of the channels of images in NHWC, with those of the statistics that are read."""
+    step, reshape, outputs = plan.step_of(v), primitives.runtime.reshape, plan.stages[plan.stage_of[v]].steps
+    inputs: Any = step.inputs
+    names, C, rows = [plan.step_of(u).op.name for u in outputs], step.shape[-1], rows_shape(step.shape)
+    shapes: list[Any] = [rows, (1, C), (1, C), rows, (1, C), (1, C)]
+
+    def run(*arrays: NativeArray) -> None:
+        results = dict(zip(names, arrays[len(inputs) :], strict=True))
+        for op in (MEANS, VARIANCES):
+            if op.name not in results:
+                results[op.name] = primitives.get_workspace(op.name, (C,), arrays[0])
+        ordered = (results[op.name] for op in (NORMALIZED, MEANS, VARIANCES))
+        primitives.batch_norm(*map(reshape, (*arrays[: len(inputs)], *ordered), shapes), **step.attrs)
+
+    return PrimitiveCall(run, inputs, tuple(outputs))
+
+
 def roi_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall | None:
     """Return the search for the largest pixels of regions of float images; None for other images."""
     step, inputs = plan.step_of(v), cast("tuple[int, int]", plan.step_of(v).inputs)
@@ -186,22 +206,27 @@ def find_indices_of(plan: Plan, v: int) -> int | None:
     return w if w != v else None
 
 
-def pair_pools(plan: Plan) -> None:
-    """Move the positions of maxima into the stage that computes the maxima."""
-    maxima = {
-        (step.inputs, tuple(step.attrs.items())): v for v, step in plan.numbered_steps if step.op.name == "max_pool"
+def join_results(plan: Plan) -> None:
+    """Move the steps that one primitive computes together into one stage.
+
+    These are maxima and their positions, and normalized images and their statistics.
+    """
+    first = {
+        (step.op.name, step.inputs, tuple(step.attrs.items())): v
+        for v, step in plan.numbered_steps
+        if step.op.name in ("max_pool", NORMALIZED.name)
     }
-    pairs = {}
+    more: dict[int, list[int]] = {}
     for w, step in plan.numbered_steps:
-        if step.op.name == "max_pool_indices":
+        if step.op.name in JOINED:
             attrs = tuple(item for item in step.attrs.items() if item[0] != "to")
-            if (v := maxima.get((step.inputs, attrs))) is not None:
-                pairs[v] = w
-    if pairs:
-        moved = set(pairs.values())
+            if (v := first.get((JOINED[step.op.name], step.inputs, attrs))) is not None:
+                more.setdefault(v, []).append(w)
+    if more:
+        moved = {w for others in more.values() for w in others}
         plan.set_stages(
             [
-                stage._replace(steps=[stage.steps[0], pairs[stage.steps[0]]]) if stage.steps[0] in pairs else stage
+                stage._replace(steps=[*stage.steps, *more.get(stage.steps[0], ())])
                 for stage in plan.stages
                 if stage.steps[0] not in moved
             ]
@@ -274,6 +299,17 @@ def swap_axes(xp: Any, x: Any) -> Any:
     return xp.permute_dims(x, (x.ndim - 1, *range(1, x.ndim - 1), 0))
 
 
+# batch_norm of images in NHWC, the means and the variances, which one primitive computes from x, gamma and beta
+NORMALIZED = Op(
+    "normalized",
+    doc="batch_norm in NHWC, with relu or without",
+    kind="library",
+    has_method=False,
+    flops_fn=lambda z, *operands: 7 * math.prod(z),
+)
+MEANS = Op("means", doc="the means of the channels", kind="library", has_method=False)
+VARIANCES = Op("variances", doc="the variances of the channels", kind="library", has_method=False)
+JOINED = {"max_pool_indices": "max_pool", MEANS.name: NORMALIZED.name, VARIANCES.name: NORMALIZED.name}
 REORDER = Op("reorder", swap_axes, doc="images copied from CHWN to NHWC, or back", kind="library", has_method=False)
 
 
@@ -282,7 +318,8 @@ def lay_out_images(primitives: ReferencePrimitives, plan: Plan) -> None:
     read = {plan.view_base(x) for s in plan.steps if s.kind != "view" for x in s.inputs if isinstance(x, int)}
     preferring = {v for v in plan.step_values if prefers_nhwc(primitives, plan, v, v not in plan.outputs or v in read)}
     if len(preferring) > 1 and any(plan.step_of(v).op.name in CONVOLUTIONS for v in preferring):
-        ImageLayouts(primitives, plan, preferring).rewrite()
+        norms = find_norms(primitives, plan, preferring)
+        ImageLayouts(primitives, plan, preferring).rewrite(norms)
 
 
 def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: bool) -> bool:
@@ -291,6 +328,65 @@ def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: b
         return False
     roles, layer, _ = found
     return (is_read or roles[-1] == "F") and primitives.computes(plan.step_of(v).op.name, layer)
+
+
+class Norm(NamedTuple):
+    """A batch_norm of a plan: the values of its operands, of the statistics in its formula, and of its result.
+
+    If ``attrs["relu"]``, the result is max(., 0) of the formula.
+    """
+
+    operands: tuple[int, ...]
+    mean: int
+    variance: int
+    result: int
+    attrs: dict[str, Any]
+
+
+def find_norms(primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> list[Norm]:
+    """Return each batch_norm with gamma and beta, of images from a convolution in NHWC, that a primitive computes.
+
+    Of those of the same images, it is the first.
+    """
+    found: list[Norm] = []
+    for v, step in plan.composites.items():
+        operands: Any = step.inputs
+        if step.op.name != "batch_norm" or len(operands) < 3 or step.dtype != "float32":
+            continue
+        x, *parameters = operands
+        rows = rows_shape(swap_ends(step.shape)) if skip_reshapes(plan, x) in preferring else None
+        if rows is None or x in [norm.operands[0] for norm in found]:
+            continue
+        if not all(p < len(plan.leaves) and plan.is_contiguous(p) for p in parameters):
+            continue
+        if primitives.computes_batch_norm(rows, step.attrs["eps"]):
+            inner = [plan.step_of(u) for u in formula_values(plan, v, operands)]
+            mean: Any = next(s.inputs[1] for s in inner if s.op.name == "sub" and s.inputs[0] == x)
+            total: Any = next(s.inputs[0] for s in inner if s.op.name == "sqrt")  # variance + eps
+            variance: Any = plan.step_of(total).inputs[0]
+            relu = find_relu(plan, v)
+            attrs = step.attrs | {"relu": relu is not None}
+            found.append(Norm(operands, mean, variance, v if relu is None else relu, attrs))
+    return found
+
+
+def find_relu(plan: Plan, v: int) -> int | None:
+    """Return ``max(., 0)`` of a value that nothing else reads; else None."""
+    readers = [u for u, step in plan.numbered_steps if v in step.inputs]
+    if v in plan.outputs or len(readers) != 1:
+        return None
+    reader = plan.step_of(readers[0])
+    return readers[0] if (reader.op.name, reader.inputs) == ("maximum", (v, Constant(0))) else None
+
+
+def formula_values(plan: Plan, v: int, operands: Collection[int]) -> list[int]:
+    """Return the values of the steps of a formula, from its result back to its operands."""
+    found = [v]
+    for u in found:  # which grows
+        for x in plan.step_of(u).inputs:
+            if isinstance(x, int) and x >= len(plan.leaves) and x not in found and x not in operands:
+                found.append(x)
+    return found
 
 
 class ImageLayouts:
@@ -314,18 +410,29 @@ class ImageLayouts:
         self.repeated: dict[tuple[int, Shape], int] = {}  # {(old value, shape of the rows): numbers of the channels}
         plan.steps, plan.strides = [], {}
 
-    def rewrite(self) -> None:
+    def rewrite(self, norms: Sequence[Norm]) -> None:
         """Append the new steps to the plan, and group them into stages."""
-        plan, needed = self.plan, set(self.outputs)
-        for v, step in reversed(self.steps.items()):
-            if v in needed:
-                needed.update(x for x in step.inputs if isinstance(x, int))
+        plan, needed = self.plan, self.needed_values({})
+        by_value = {v: x for x in norms if x.result in needed for v in (x.mean, x.variance, x.result)}
+        needed = self.needed_values(by_value)
         for v, step in self.steps.items():
-            if v in needed:
+            if v in by_value:
+                if v == by_value[v].mean:
+                    self.append_norm(by_value[v], needed)
+            elif v in needed:
                 self.append(v, step)
         plan.outputs = [self.as_output(i, v) for i, v in enumerate(plan.outputs)]
         plan.nhwc = {*self.nhwc.values(), *self.rows.values()}
         plan.plan_stages()
+
+    def needed_values(self, by_value: dict[int, Norm]) -> set[int]:
+        """Return the values from which the outputs are computed, if these are the results of primitives."""
+        needed = set(self.outputs)
+        for v, step in reversed(self.steps.items()):
+            if v in needed:
+                inputs = by_value[v].operands if v in by_value else step.inputs
+                needed.update(x for x in inputs if isinstance(x, int))
+        return needed
 
     def append(self, v: int, step: Step) -> None:
         """Append a step, in NHWC if that saves copies."""
@@ -389,6 +496,17 @@ class ImageLayouts:
             self.plain[v] = self.plan.append_step(step._replace(inputs=tuple(inputs)))
         else:
             self.append_nhwc(v, step, inputs)
+
+    def append_norm(self, norm: Norm, needed: Collection[int]) -> None:
+        """Append the steps that compute normalized images, and those of their statistics that are needed."""
+        (x, *parameters), step = norm.operands, self.steps[norm.result]
+        inputs = self.as_nhwc(x), *parameters
+        self.append_nhwc(norm.result, step._replace(op=NORMALIZED, attrs=norm.attrs), inputs)
+        for v, op in ((norm.mean, MEANS), (norm.variance, VARIANCES)):
+            if v not in needed:
+                continue
+            new = self.steps[v]._replace(op=op, attrs=norm.attrs, inputs=inputs)
+            self.plain[v] = self.plan.append_step(new)
 
     def append_nhwc(self, v: int, step: Step, inputs: Sequence[int | Constant], **attrs: Any) -> None:
         """Append a step whose result is in NHWC."""

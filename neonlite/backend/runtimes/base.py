@@ -35,7 +35,10 @@ class Executor(Protocol):
 
 
 class ReferenceExecutor:
-    """The executor for any array-API namespace with writable arrays. All other executors are tested against it."""
+    """The executor for any array-API namespace with writable arrays. All other executors are tested against it.
+
+    Others call primitives of a library in plans; this one calls the forward functions of the op table only.
+    """
 
     def __init__(self, runtime: Runtime, primitives: ReferencePrimitives | None = None) -> None:
         self.runtime = runtime
@@ -51,7 +54,7 @@ class ReferenceExecutor:
         """
         check_slice_steps(plan, self.runtime)
         dead_after = find_last_uses(plan)
-        needs_copy = bool(plan.aliases) or len(plan.outputs) > 1
+        needs_copy = bool(plan.aliases) or len(plan.outputs) > 1  # aliases: targets that share memory with leaves
 
         def run(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
             values: dict[int, NativeArray] = dict(enumerate(leaves))

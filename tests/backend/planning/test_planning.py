@@ -194,6 +194,58 @@ def test_a_target_holds_one_temporary_until_the_last_stage_that_reads_it_and_onl
     np.testing.assert_allclose(other.get(), e - share.sum(0), 1e-4, 1e-6)
 
 
+# --- temporaries in the memory of operands that are not read again --------------------------------------------------
+
+
+def test_a_temporary_overwrites_an_operand_that_no_later_stage_reads(cpu):
+    x = cpu.array(np.random.default_rng(0).standard_normal((64, 64)))
+    y = cpu.dot(x, x)
+    tree = cpu.dot(y + 1, x)
+    plan = cpu.plan(tree)
+    assert [plan.step_of(v).op.name for v in plan.in_place] == ["add"]
+    assert plan.arena_bytes == x.nbytes
+    assert not cpu.plan(tree * y).in_place  # y is read again
+    assert not cpu.plan(cpu.dot(y + y.T, x)).in_place  # y is read in another order
+    assert not cpu.plan(cpu.dot(cpu.astype(y, "float64"), cpu.astype(x, "float64"))).in_place
+
+
+def random_program(be: Any, xp: Any, leaves: list[Any], rng: np.random.Generator) -> list[Any]:
+    """Return some values of a random program of products, elementwise steps and reductions of (n, n) matrices."""
+    values = list(leaves)
+    for _ in range(14):
+        kind, (i, j) = rng.integers(8), rng.integers(max(0, len(values) - 4), len(values), 2)
+        x, y = values[i], values[j]
+        if kind < 2:
+            values.append(be.dot(x, y) * 0.1)
+        elif kind == 2:
+            values.append(xp.exp(-(x * x)) - y)
+        elif kind == 3:
+            values.append(x - be.sum(x * y, axis=0, keepdims=True) * 0.01)
+        elif kind == 4:
+            values.append(xp.maximum(x, 0) * be.max(y, axis=1, keepdims=True))
+        elif kind == 5:
+            values.append(x + y.T)
+        elif kind == 6:
+            values.append((x > y) * x + 0.5 * be.reshape(be.reshape(y, (-1, 5)), y.shape))
+        else:
+            values.append(xp.tanh(x) - y)
+    return [values[-1], *(values[int(n)] for n in rng.integers(2, len(values), 2))]
+
+
+@pytest.mark.parametrize("n", [10, 600])
+def test_random_programs_whose_temporaries_overwrite_operands_have_numpys_values(cpu, n):
+    found = 0
+    for seed in range(150 if n == 10 else 8):
+        arrays = [np.random.default_rng(seed + k).standard_normal((n, n)) / 3 for k in range(2)]
+        leaves = [cpu.array(a, dtype="float64") for a in arrays]
+        trees = [x * 1 for x in random_program(cpu, cpu, leaves, np.random.default_rng(seed))]
+        found += len(cpu.plan(*trees).in_place)
+        expected = random_program(np, np, arrays, np.random.default_rng(seed))
+        for x, y in zip(cpu.evaluate(trees), expected, strict=True):
+            np.testing.assert_allclose(x.get(), y, rtol=1e-7, atol=1e-9 * max(1.0, np.abs(y).max()))
+    assert found > 5
+
+
 ELEMENTWISE = [op for op in OP_TABLE if op.kind == "elementwise"]
 
 

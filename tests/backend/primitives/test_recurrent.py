@@ -13,7 +13,7 @@ from neonlite import Autodiff, Backend
 from neonlite.backend.primitives import recurrent
 from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.ops import OPS
-from neonlite.ops.recurrent import build_variadic
+from neonlite.ops.recurrent import build_variadic, take_columns
 
 USES_PRIMITIVES = [name for name in RUNTIMES if name in ("cpu", "mkl", "gpu", "simulated")]
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -58,7 +58,8 @@ def attributes(cell: str, T: int, reverse: bool = False) -> dict[str, Any]:
 def by_forward_functions(cell: str, xs: list[Any], e: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
     """Return the result of an op, and that of its backward op."""
     y = OPS[cell].run(np, *xs, **attrs)
-    return y, OPS[f"{cell}_backward"].run(np, e, y, *xs, **attrs)
+    of_last_c = [np.zeros_like(c) for c in xs[5:]]
+    return y, OPS[f"{cell}_backward"].run(np, e, *of_last_c, y, *xs, **attrs)
 
 
 def last_cells(xs: list[Any], attrs: dict[str, Any]) -> Any:
@@ -132,6 +133,26 @@ def test_the_last_cell_state_of_a_known_result_is_computed_again(runtime: Backen
         assert len(forward_passes) == 1
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 2e-5)])
+@pytest.mark.parametrize("T", [1, 2, 6])
+def test_the_errors_of_the_result_and_of_the_last_cell_state_need_one_forward_pass(
+    runtime: Backend, forward_passes: list[str], reverse: bool, dtype: str, tolerance: float, T: int
+) -> None:
+    F, H, _, N = SIZES
+    xs, attrs = operands("lstm", F, H, T, N), attributes("lstm", T, reverse)
+    e, of_c = (np.random.default_rng(1).normal(size=(H, columns)) for columns in (T * N, N))
+    tensors, (te, tc) = [runtime.array(x, dtype) for x in xs], (runtime.array(x, dtype) for x in (e, of_c))
+    y = runtime.lstm(*tensors, **attrs)
+    c = build_variadic(runtime, "lstm_state", y, *tensors, **attrs)
+    gradients = Autodiff(runtime.sum(y * te) + runtime.sum(c * tc), runtime).get_grad_op_tree(tensors)
+    for _ in range(2):
+        *_, found = runtime.evaluate([y, c]), runtime.evaluate(gradients)
+    row = OPS["lstm_backward"].run(np, e, of_c, OPS["lstm"].run(np, *xs, **attrs), *xs, **attrs)
+    np.testing.assert_allclose(as_row(found), row, rtol=tolerance, atol=tolerance)
+    assert len(forward_passes) == 4  # of both, twice
+
+
 @every_cell
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 def test_a_backward_op_of_a_known_result_computes_the_forward_pass_again(
@@ -180,6 +201,38 @@ def test_operands_may_be_views_and_temporaries(runtime: Backend, cell: str) -> N
         np.testing.assert_allclose(as_row(found), row, rtol=1e-12, atol=1e-13, err_msg=layout)
 
 
+@pytest.mark.skipif(get_library() is None, reason="no oneDNN")
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        (lambda be, y, W: be.dot(W, y), ["dot", "{cell}"]),
+        (lambda be, y, W: be.dot(W, y) + take_columns(be, y, 2, 1), ["{cell}"]),
+        (lambda be, y, W: be.dot(W, y * y), []),
+        (lambda be, y, W: be.dot(W, be.reshape(be.reshape(y, (2, -1)), (4, -1))), []),
+        (lambda be, y, W: be.dot(W, y) + take_columns(be, y, 0, 12), []),
+    ],
+)
+def test_sequences_that_products_and_fused_primitives_alone_access_are_stored_by_time(
+    cell: str, read: Any, expected: list[str]
+) -> None:
+    be = nl.gen_backend("cpu")
+    xs, attrs = operands(cell, *SIZES), attributes(cell, SIZES[2])
+    weights = np.random.default_rng(2).normal(size=(4, 4))
+    found = {}
+    for dtype in ("float32", "float64"):  # fused, and by steps
+        x, *others = (be.array(a, dtype) for a in xs)
+        W = be.array(weights, dtype)
+        tree = read(be, getattr(be, cell)(x, *others, **attrs), W)
+        trees = [tree, *Autodiff(be.sum(tree * tree), be).get_grad_op_tree([*others, W])]
+        plan = be.plan(*trees)
+        stored = sorted(plan.step_of(v).op.name for v in plan.strides if plan.step_of(v).kind != "view")
+        assert stored == ([name.format(cell=cell) for name in expected] if dtype == "float32" else [])
+        found[dtype] = [t.get() for t in be.evaluate(trees)]
+    for one, other in zip(*found.values(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
 @every_cell
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_several_recurrent_ops_in_a_plan_do_not_share_what_they_save(runtime: Backend, cell: str, dtype: str) -> None:
@@ -198,7 +251,7 @@ def test_several_recurrent_ops_in_a_plan_do_not_share_what_they_save(runtime: Ba
     rows = []
     for xs, below in zip(reversed(layers), [1, 0, -1], strict=True):
         x = values if below < 0 else run_below(cell, layers[: below + 1], attrs)
-        row = OPS[f"{cell}_backward"].run(np, e, OPS[cell].run(np, x, *xs[1:], **attrs), x, *xs[1:], **attrs)
+        row = by_forward_functions(cell, [x, *xs[1:]], e, attrs)[1]
         rows.append(row[0, x.size :])
         e = row[0, : x.size].reshape(x.shape)
     asked = [t for ts in reversed(tensors) for t in ts[1:]]

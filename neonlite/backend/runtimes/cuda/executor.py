@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
-from neonlite.backend.primitives.rows import find_primitives, lay_out_images, pair_pools
+from neonlite.backend.primitives.rows import find_primitives, join_results, lay_out_images
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
@@ -383,7 +383,7 @@ class CudaExecutor:
             plan.raising_values = [v for v in plan.raising_values if not is_gather(plan, plan.step_of(v))]
             plan.set_stages(plan.stages)
         lay_out_images(self.primitives, plan)
-        pair_pools(plan)
+        join_results(plan)
         libraries.fuse_gemm_sums(plan)
         fuse_row_stages(plan)
         plan.primitives = find_primitives(self.primitives, plan, self.compile)

@@ -20,7 +20,8 @@ from neonlite.backend.planning import ALIGNMENT_BYTES, Plan
 from neonlite.backend.planning.steps import Stage
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer, axis_window_offsets
-from neonlite.backend.primitives.rows import find_primitives, lay_out_images, pair_pools
+from neonlite.backend.primitives.recurrent import store_by_time
+from neonlite.backend.primitives.rows import find_primitives, join_results, lay_out_images
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import accelerated, accelerator_versions, data_address
 from neonlite.backend.runtimes.base import Runner, Runtime
@@ -432,9 +433,9 @@ class BlockedExecutor(StageExecutor):
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)`` for a plan, and set ``plan.required_arena_bytes`` and ``primitives``."""
         lay_out_images(self.primitives, plan)
-        if shifts := self.primitives.operand_shifts(plan):
-            plan.shift_offsets(shifts)
-        pair_pools(plan)
+        join_results(plan)
+        store_by_time(self.primitives, plan)
+        plan.reuse_operands(self.primitives.operand_shifts(plan))
         plan.primitives = find_primitives(self.primitives, plan, self.compile)
         stages = [FusedStage(plan, s, self) if s.kind == "fused" else CallStage(plan, s, self) for s in plan.stages]
         plan.required_arena_bytes = lambda: max((stage.required_arena_bytes() for stage in stages), default=0)
@@ -494,7 +495,9 @@ class MultiStageRunner:
         env: dict[int, NativeArray] = {}
         arena = self.executor.arena(plan.required_arena_bytes())
         for v, start in plan.offsets.items():
-            env[v] = ArenaSlot(start, plan.step_of(v).shape, plan.step_of(v).dtype).view(arena)
+            shape, dtype, is_stored_by_time = plan.step_of(v).shape, plan.step_of(v).dtype, v in plan.strides
+            array = ArenaSlot(start, shape[::-1] if is_stored_by_time else shape, dtype).view(arena)
+            env[v] = array.T if is_stored_by_time else array
         for v in self.arena_views:
             self.get_value(v, env)
         fused = (stage for stage in self.stages if isinstance(stage, FusedStage) and stage.is_one_call)

@@ -671,9 +671,9 @@ class StageCode:
         return location
 
     def _aliased_values(self, v: int) -> list[int]:
-        """Return the values that share memory with the target of a value: leaves and held temporaries."""
+        """Return the values that share the memory of a value: leaves and held temporaries, or a dead operand."""
         if v not in self.plan.outputs or not self.plan.is_direct[i := self.plan.outputs.index(v)]:
-            return []
+            return [self.plan.in_place[v]] if v in self.plan.in_place else []
         held = [v_held for v_held, target in self.plan.held_in_targets.items() if target == i]
         return held + [leaf for target, leaf, _ in self.plan.aliases if target == i]
 

@@ -22,8 +22,9 @@ from neonlite.backend.runtimes import data_address
 from neonlite.backend.runtimes.numpy import BlockedExecutor, NumPyPrimitives
 from neonlite.backend.runtimes.numpy.templates import OP_COST
 from neonlite.backend.runtimes.onednn import bindings as dnnl, post_ops
+from neonlite.backend.runtimes.onednn.batch_norm import OneDNNBatchNorm
 from neonlite.backend.runtimes.onednn.bindings import version_info
-from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, OneDNNConvolution, aligned_address
+from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, aligned_address
 from neonlite.backend.runtimes.onednn.products import OneDNNMatmul
 from neonlite.ops import OPS
 from neonlite.ops.functions import Shape, contiguous_strides
@@ -60,6 +61,7 @@ class CellKind(NamedTuple):
     negates_update_gate: bool = False
 
 
+PAGE_BYTES = 4096
 CELL_KINDS = {"lstm": CellKind(2, (0, 1, 3, 2)), "gru": CellKind(1, (1, 0, 2), negates_update_gate=True)}
 
 
@@ -95,8 +97,8 @@ class RecurrentPrimitive(NamedTuple):
     gradient_reorders: list[dnnl.Primitive]
 
 
-class OneDNNRecurrent(OneDNNConvolution):
-    """Recurrent layers of float32 by oneDNN, on top of convolution."""
+class OneDNNRecurrent(OneDNNBatchNorm):
+    """Recurrent layers of float32 by oneDNN, on top of convolution and batch normalization."""
 
     def recurrent_shape(self, shape: Sequence[Any], dtype: str) -> RecurrentShape | None:
         """Return (kind, T, N, F, H, is_reversed) as a shape if oneDNN is faster than NumPy; else None."""
@@ -207,10 +209,12 @@ class OneDNNRecurrent(OneDNNConvolution):
         """Return an array (rows, T N) as (T, N, rows): itself, or the buffer, with a reorder appended to ``steps``."""
         if is_time_major(x):
             return x
-        if x.dtype != np.float32 or min(x.strides) <= 0:  # not supported by oneDNN's reorder
-            copy = self.get_workspace("onednn operand", x.shape, FLOAT32_TEMPLATE)
-            np.copyto(copy, x)
-            x = copy
+        is_supported = x.dtype == np.float32 and min(x.strides) > 0
+        if not is_supported or x.strides[0] % PAGE_BYTES == 0:  # all rows are in the same cache sets
+            rows, columns = x.shape
+            copy = self.get_workspace("onednn operand", (rows, columns + CACHE_LINE_BYTES // 4), FLOAT32_TEMPLATE)
+            np.copyto(copy[:, :columns], x)
+            x = copy[:, :columns]
         steps.append((self._get_reorder(shape, x, True), (x, buffer)))
         return buffer
 

@@ -125,7 +125,8 @@ def sequences(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
         h, weights = take(x, 4, 3), [take(y, 4 * gates, n) for n in (5, 4, 1)]
         z = getattr(be, name)(take(p, 5, 6), *weights, *[h] * states, steps=2, reverse=name == "gru")
         rest = [z, take(p, 5, 6), *weights, *[h] * states]
-        trees += [z, build_variadic(be, f"{name}_backward", take(y, 4, 6), *rest, **z.attrs)]
+        errors = [take(y, 4, 6), take(x, 4, 3)][:states]
+        trees += [z, build_variadic(be, f"{name}_backward", *errors, *rest, **z.attrs)]
         if name == "lstm":
             trees.append(build_variadic(be, "lstm_state", *rest, **z.attrs))
     return trees
