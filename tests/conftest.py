@@ -13,11 +13,13 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from _pytest.doctest import DoctestModule
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
@@ -27,7 +29,7 @@ from neonlite.ops import OPS
 
 pytest.register_assert_rewrite("helpers")
 
-from helpers.parametrize import SEED, VARIANTS  # noqa: E402 (after register_assert_rewrite)
+from helpers.parametrize import OTHER_RUNTIMES, SAMPLED, SEED, VARIANTS  # noqa: E402 (after register_assert_rewrite)
 from helpers.runtimes import ABSENT, RUNTIMES, new_backend  # noqa: E402
 
 os.environ["NEONLITE_WAIT"] = "1"  # errors of a GPU are raised immediately, as elsewhere
@@ -51,8 +53,7 @@ settings.load_profile("fixed")
 
 if VARIANTS not in ("all", "sample", "one"):
     raise pytest.UsageError(f"NEONLITE_TEST_VARIANTS: expected all, sample or one, got {VARIANTS!r}")
-OTHER_RUNTIMES = {*RUNTIMES, "simulated"} - {"cpu"}
-SAMPLED = 6  # the sample has one in so many tests of a function on the runtimes other than cpu, and of its slow ones
+TESTS = Path(__file__).parent
 MIN_SLOW = 4  # of the slow tests of a function, the sample has at least so many
 
 
@@ -71,7 +72,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if VARIANTS == "one" and calls:
         calls[:] = [rng.choice([call for call in calls if not is_slow(call)] or calls)]
     elif VARIANTS == "sample":
-        if "runtimes" not in metafunc.definition.path.parts:
+        samples_cases = getattr(metafunc.function, "samples_cases", False)
+        if not samples_cases and "runtimes" not in metafunc.definition.path.parts:
             others = [call for call in calls if OTHER_RUNTIMES & {x for x in call.params.values() if type(x) is str}]
             keep_some(calls, others, int(len(calls) == len(others) > 0), rng)
         slow = calls if metafunc.definition.get_closest_marker("slow") else filter(is_slow, calls)
@@ -98,6 +100,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         stderr = item.config.stash[fault_handler_stderr_fd_key]
         faulthandler.dump_traceback_later(MAX_TEST_SECONDS, exit=True, file=stderr)
         armed_at = time.monotonic()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Search only the package and the pages for doctests: in all tests, this would take a second."""
+    collectors = yield
+    return [x for x in collectors if TESTS not in file_path.parents or not isinstance(x, DoctestModule)]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the long tests first, so that no process waits for another at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def pytest_collection_finish() -> None:

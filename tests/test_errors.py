@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 
 import neonlite as nl
 from neonlite import Autodiff, Backend, NervanaObject
@@ -276,7 +277,7 @@ REFUSED: list[tuple[type[Exception], str, str]] = [
 # fmt: on
 
 
-@pytest.mark.parametrize(("error", "code", "words"), REFUSED, ids=[code for _, code, _ in REFUSED])
+@each("error, code, words", REFUSED)
 def test_a_mistake_is_reported_with_a_hint_and_changes_nothing(
     stage: SimpleNamespace, error: type[Exception], code: str, words: str
 ) -> None:

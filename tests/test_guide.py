@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 
 from neonlite import Autodiff, Backend, Block, NervanaObject, OpTreeNode, Tensor, gen_backend
 from neonlite.optree import postorder
@@ -382,7 +383,7 @@ def parameters(function: Any) -> list[tuple[str, Any]]:
     return [(p.name, p.default) for p in inspect.signature(function).parameters.values()]
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
+@each("name", SIGNATURES)
 def test_a_method_has_the_parameters_and_defaults_of_the_guide(cpu: Backend, name: str) -> None:
     documented = parameters(eval(f"lambda {SIGNATURES[name]}: None"))
     actual = parameters(getattr(cpu, name))[: len(documented)]

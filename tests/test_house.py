@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import parametrize
+from helpers.parametrize import each
 from helpers.reference import REFERENCE
 
 import neonlite
@@ -604,7 +607,7 @@ def test_the_page_has_87_members():
     assert len({entry.split("(")[0] for entry in ENTRIES}) == len(ENTRIES) == 87
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.split("(")[0])
+@each("entry", ENTRIES)
 def test_the_backend_has_what_the_guide_lists(entry):
     name, arguments = entry.rstrip(")").split("(")
     method = getattr(Backend, name)
@@ -696,3 +699,41 @@ def test_the_page_of_speed_has_the_tables_that_were_measured() -> None:
             assert table.count("\n") > 3
             assert table in page
         assert f"`python benchmarks/{name}.py`" in page
+
+
+# --- tests of many cases ---
+
+
+def test_each_case_runs_and_those_that_fail_are_named(monkeypatch):
+    ran = []
+
+    @parametrize.each("number, text", [(1, "a"), (2, "b"), (3, "c")])
+    def check(number, text):
+        ran.append(text)
+        assert number == 2
+
+    monkeypatch.setattr(parametrize, "VARIANTS", "all")
+    with pytest.raises(BaseExceptionGroup, match="number=1, text='a'; number=3, text='c'") as caught:
+        check()
+    assert ran == ["a", "b", "c"]
+    assert len(caught.value.exceptions) == 2
+    monkeypatch.setattr(parametrize, "VARIANTS", "one")
+    ran.clear()
+    with suppress(BaseExceptionGroup):
+        check()
+    assert len(ran) == 1
+
+
+def test_of_many_cases_a_sixth_runs_on_a_runtime_other_than_cpu(monkeypatch):
+    ran = []
+
+    @parametrize.each("n", range(60))
+    def check(runtime, n):
+        ran.append(n)
+
+    monkeypatch.setattr(parametrize, "VARIANTS", "sample")
+    check(runtime="strict")
+    assert len({*ran}) == 10
+    ran.clear()
+    check(runtime="cpu")
+    assert ran == [*range(60)]

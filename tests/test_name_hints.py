@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 
 import neonlite as nl
 from neonlite import data, initializers, layers, name_hints, optimizers, transforms
@@ -547,7 +548,7 @@ def test_the_list_of_a_library_has_a_hundred_names(library: str) -> None:
     assert len({*rows}) == len(rows) == 100
 
 
-@pytest.mark.parametrize(("library", "row"), ROWS)
+@each("library, row", ROWS)
 @pytest.mark.filterwarnings("ignore:.*NaN")
 def test_a_name_that_people_type_first_works_or_the_error_says_what_does(
     library: str, row: str, scope: dict[str, Any]
@@ -573,7 +574,7 @@ def test_a_name_that_people_type_first_works_or_the_error_says_what_does(
             check(f"{module}.{name}", scope, None)
 
 
-@pytest.mark.parametrize("name", [name for name in SYNONYMS if SYNONYMS[name]])
+@each("name", [name for name in SYNONYMS if SYNONYMS[name]])
 def test_the_names_of_one_function_are_one_method_of_the_backend_with_types(name: str) -> None:
     names = [name, *SYNONYMS[name]]
     assert len({getattr(nl.Backend, x) for x in names}) == 1
@@ -684,7 +685,7 @@ transforms.CrossEntropyMulti(from_logits=True)
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("call", ARGUMENTS)
+@each("call", ARGUMENTS)
 def test_the_error_of_an_argument_that_people_type_first_says_what_to_pass(call: str, scope: dict[str, Any]) -> None:
     scope |= {"layers": layers, "optimizers": optimizers, "initializers": initializers, "transforms": transforms}
     scope["gen_backend"] = GEN_BACKEND

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import operator
 import warnings
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 
 from neonlite import Backend, Tensor
 from neonlite.numpy_methods import FUNCTIONS, READERS, SAME_ARGUMENTS
@@ -103,8 +105,7 @@ def test_reduce_of_a_ufunc_is_a_reduction(be, name, axis):
 REDUCTIONS = ["sum", "mean", "max", "min", "std", "var", "any", "all", "argmax", "argmin", "prod"]
 
 
-@pytest.mark.parametrize("name", [*REDUCTIONS, "amax", "amin"])
-@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@each("name, axis", itertools.product([*REDUCTIONS, "amax", "amin"], [None, 0, 1, -1]))
 def test_a_reduction_keeps_two_dimensions(be, name, axis):
     f = getattr(np, name)
     expected = f(A, axis=axis, keepdims=True)
@@ -193,8 +194,9 @@ FUNCTION_CALLS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("call", FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)
-def test_a_call_has_numpys_values(be, call):
+@each("name", FUNCTION_CALLS)
+def test_a_call_has_numpys_values(be, name):
+    call = FUNCTION_CALLS[name]
     holds(call(be.array(A), be.array(B)), call(A, B))
 
 
@@ -566,7 +568,7 @@ MISTAKES: list[tuple[type[Exception], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("exception", "mistake", "words"), MISTAKES, ids=[mistake for _, mistake, _ in MISTAKES])
+@each("exception, mistake, words", MISTAKES)
 def test_a_mistake_raises_an_error_that_says_what_to_use(be: Backend, exception, mistake, words):
     t = be.array(A, name="t")
     names = {"np": np, "be": be, "t": t, "tree": t + 1, "m": t > 0, "A": A, "array": A.copy(), "operator": operator}

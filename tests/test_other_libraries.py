@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import functools
 import importlib
+import itertools
 import re
 import warnings
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.library_calls import CALLS
+from helpers.parametrize import each
 
 from neonlite import Backend, OpTreeNode, Tensor
 
@@ -116,8 +118,7 @@ def expected(call: str, shaped_as_tensors: bool) -> tuple[Any, list[str]]:
     return result, [str(w.message) for w in caught]
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("kind", KINDS)
+@each("call, kind", itertools.product(CALLS, KINDS))
 def test_a_call_gives_what_it_gives_for_numpy_arrays_or_says_why_not(kind: str, call: str) -> None:
     be = backend()
     names = names_of(call, {name: operand(be, kind, a) for name, a in VALUES.items()}, be)

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 from helpers.small_models import data, network
 
 import neonlite as nl
@@ -137,7 +138,7 @@ RECURRENT = layers.Recurrent, layers.GRU, layers.LSTM, layers.DeepBiRNN, layers.
 GATED = layers.GRU, layers.LSTM, layers.DeepBiLSTM
 
 CLASSES = public_classes()
-every_class = pytest.mark.parametrize("name", [name for name in CLASSES if name not in FILES])
+every_class = each("name", [name for name in CLASSES if name not in FILES])
 PARTS = models.Model, callbacks.Callbacks  # show their parts instead of settings
 OBJECTS = [name for name, x in CLASSES.items() if name not in FILES and issubclass(x, NervanaObject)]
 WITH_SETTINGS = [name for name in OBJECTS if not issubclass(CLASSES[name], PARTS)]
@@ -196,7 +197,7 @@ def test_the_repr_of_a_public_object_says_what_it_is_in_one_line_or_a_table(name
     assert "\n" not in text or name in {"Array", "Model", "GAN", "Plan", "Tensor"}
 
 
-@pytest.mark.parametrize("name", sorted(PRINTED_WITH_SETTINGS))
+@each("name", sorted(PRINTED_WITH_SETTINGS))
 def test_the_repr_of_a_public_object_has_its_settings(name):
     thing = create(name)
     settings = nl.backend.objects.stored_arguments(thing)
@@ -218,7 +219,7 @@ def test_the_html_of_a_public_object_is_well_formed_and_names_its_class(name):
         parse(thing._repr_html_())
 
 
-@pytest.mark.parametrize("name", sorted(WITH_SETTINGS))
+@each("name", sorted(WITH_SETTINGS))
 def test_the_html_of_a_public_object_has_its_settings(name):
     thing = create(name)
     rows = {row[0].text for row in parse(thing._repr_html_()).iter("tr") if len(row)}
@@ -226,7 +227,7 @@ def test_the_html_of_a_public_object_has_its_settings(name):
     assert {argument for argument, x in settings.items() if not isinstance(x, list | tuple)} <= rows
 
 
-@pytest.mark.parametrize("name", sorted(OBJECTS))
+@each("name", sorted(OBJECTS))
 def test_names_are_escaped_in_html(name):
     thing = create(name)
     thing.name = ODD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from helpers.op_cases import (
     fill,
     placed,
 )
+from helpers.parametrize import each
 from helpers.reference import REFERENCE
 from helpers.runtimes import lacks
 
@@ -103,12 +105,13 @@ def test_two_tensors_meet_in_the_wider_dtype(be: Backend, a: str, b: str, togeth
         np.testing.assert_array_equal(tree.asnumpyarray(), np.array([value]).astype(dtype), err_msg=str(tree))
 
 
-@pytest.mark.parametrize(
-    "n",
-    [1, 100, True, 2.5, -0.0, np.int64(3), np.bool_(True), np.float64(2.5), np.float32(0.5), np.array(2.5)],
-    ids=repr,
+@each(
+    "n, dtype",
+    itertools.product(
+        [1, 100, True, 2.5, -0.0, np.int64(3), np.bool_(True), np.float64(2.5), np.float32(0.5), np.array(2.5)],
+        ["float16", "float32", "float64", "int8", "int32"],
+    ),
 )
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int32"])
 def test_a_scalar_takes_the_dtype_of_the_tensor(be: Backend, n: Any, dtype: str) -> None:
     if lacks(be, dtype):
         return
@@ -127,8 +130,7 @@ def test_a_scalar_takes_the_dtype_of_the_tensor(be: Backend, n: Any, dtype: str)
         assert tree.dtype == (dtype if "float" in dtype else "float32")
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "float16", "float32"])
-@pytest.mark.parametrize("n", CONDITIONS, ids=repr)
+@each("dtype, n", itertools.product(["int8", "uint8", "int32", "float16", "float32"], CONDITIONS))
 def test_a_scalar_condition_is_compared_with_0_before_it_is_rounded(be: Backend, n: Any, dtype: str) -> None:
     check_scalar_condition(be, n, dtype)
 
@@ -190,7 +192,7 @@ def test_the_row_of_sums_asks_any_namespace_for_the_wider_dtype() -> None:
         assert (made == 250_000).all()
 
 
-@pytest.mark.parametrize("name", sorted(set(OF_FLOATS) - {"onehot", *SIGN_FREE}))
+@each("name", sorted(set(OF_FLOATS) - {"onehot", *SIGN_FREE}))
 def test_out_is_written_at_once_cast_and_returned(be: Backend, name: str) -> None:
     case = next(case for case in CASES[name] if 0 not in case.shapes[0])
     xs = fill(case)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 
 import neonlite as nl
 from neonlite.array_api.array import MAX_PENDING_OPS
@@ -315,7 +316,7 @@ MISTAKES: dict[str, tuple[type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("expression", MISTAKES)
+@each("expression", MISTAKES)
 def test_a_mistake_is_answered_with_the_way_out(be: Backend, expression: str) -> None:
     error, text = MISTAKES[expression]
     with pytest.raises(error, match=text):

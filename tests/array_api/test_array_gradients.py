@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 from helpers.reference import numerical_gradient
 
 import neonlite as nl
@@ -31,7 +32,7 @@ xp.logaddexp(x, x[0]); xp.atan2(x, x.T); x**x; x % 0.7; xp.expand_dims(x, axis=1
 """.replace("\n", ";")
 
 
-@pytest.mark.parametrize("expression", [e.strip() for e in DIFFERENTIABLE.split(";") if e.strip()])
+@each("expression", [e.strip() for e in DIFFERENTIABLE.split(";") if e.strip()])
 def test_a_function_of_the_namespace_is_differentiated(expression: str) -> None:
     be = Backend("cpu", default_dtype="float64")
     xp = be.array_api

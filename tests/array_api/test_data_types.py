@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 from helpers.runtimes import lacks_any
 
 from neonlite.backend import Backend
@@ -31,7 +32,7 @@ xp.eye(c(3), c(2), k=c(1)); xp.linspace(c(0), c(1), c(5)); x[c(1), c(2)]; x[c(0)
 CALLS = [call for line in WITH_INTEGERS.strip().splitlines() for call in line.split("; ")]
 
 
-@pytest.mark.parametrize("call", CALLS)
+@each("call", CALLS)
 def test_integers_of_numpy_are_axes_sizes_and_counts(be: Backend, call: str) -> None:
     xp, values = be.array_api, np.arange(24.0).reshape(2, 3, 4)
     expected = np.asarray(eval(call, {"xp": np, "x": values, "c": int}))
@@ -89,7 +90,7 @@ REFUSED: dict[str, tuple[type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("call", REFUSED)
+@each("call", REFUSED)
 def test_axes_sizes_and_indices_are_checked(be: Backend, call: str) -> None:
     error, message = REFUSED[call]
     with pytest.raises(error, match=message):

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pytest
+from helpers.parametrize import each
 
 from neonlite.backend import Backend
 
@@ -17,7 +17,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "numpy.md").read_text()
 ROWS = re.findall(r"^\| `(.+)` \| `(.+)` \|$", TEXT.split("## NumPy and neonlite")[1].split("## Conformance")[0], re.M)
 
 
-@pytest.mark.parametrize(("numpy_code", "our_code"), ROWS)
+@each("numpy_code, our_code", ROWS)
 def test_a_row_of_the_table_gives_what_numpy_gives(be: Backend, numpy_code: str, our_code: str) -> None:
     arrays = {"x": np.asarray([[1.0, 3.0, 2.0], [4.0, 0.5, 6.0]]), "y": np.asarray([[2.0, 1.0, 5.0], [3.0, 3.0, 0.5]])}
     expected = eval(numpy_code, {"np": np, **arrays})

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 from helpers.runtimes import RUNTIMES, lacks_any
 
 from neonlite.backend import Backend
@@ -41,7 +42,7 @@ COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_e
 SCALARS = (0.5, -0.0, 2, 0, -1, 16777216.5, 2.0**53, 2**53 + 1, 2**64 - 1, 1e30, -math.inf, 1 + 1e-10)
 
 
-@pytest.mark.parametrize("dtypes", list(itertools.product(LARGE, LARGE)), ids="-".join)
+@each("dtypes", list(itertools.product(LARGE, LARGE)))
 def test_comparisons_of_any_two_dtypes_are_those_of_numpy(be: Backend, dtypes: tuple[str, str]) -> None:
     if lacks_any(be, *dtypes):
         return

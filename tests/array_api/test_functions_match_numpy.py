@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 
 from neonlite.backend import Backend
 
@@ -114,7 +115,7 @@ def allowed_dtypes(be: Backend, name: str) -> tuple[str, ...]:
     return (name, be.default_dtype_name) if name == "float64" else (name,)
 
 
-@pytest.mark.parametrize("expression", CASES)
+@each("expression", CASES)
 def test_an_expression_gives_what_numpy_gives(be: Backend, expression: str) -> None:
     if be.runtime.name == "torch" and "nextafter" in expression:
         pytest.skip("PyTorch casts float64 to the dtype of the tensor")

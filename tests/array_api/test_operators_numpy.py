@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 
 import neonlite as nl
 from neonlite.array_api import Array
@@ -47,7 +48,7 @@ def arrays(be: Backend, dtype: Any = None) -> dict[str, Any]:
     return {"np": np, **{name: be.array_api.asarray(a, dtype=dtype) for name, a in NAMES.items()}}
 
 
-@pytest.mark.parametrize("expression", CASES)
+@each("expression", CASES)
 def test_a_function_gives_an_array_of_numpys_values(be: Backend, expression: str) -> None:
     result, expected = eval(expression, arrays(be)), np.asarray(eval(expression, {"np": np, **NAMES}))
     assert isinstance(result, Array)
@@ -55,7 +56,7 @@ def test_a_function_gives_an_array_of_numpys_values(be: Backend, expression: str
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("expression", CASES)
+@each("expression", CASES)
 def test_a_function_is_differentiated(expression: str) -> None:
     be = Backend("cpu", default_dtype="float64")
     xp = be.array_api

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.minibatches import joined, prefetch_threads, textbook_order
+from helpers.parametrize import each
 from hypothesis import given, strategies as st
 
 from neonlite import Backend
@@ -112,8 +113,7 @@ ARRAYS = {
 }
 
 
-@pytest.mark.parametrize("sizes", SPLITS, ids=str)
-@pytest.mark.parametrize("name", ARRAYS)
+@each("sizes, name", itertools.product(SPLITS, ARRAYS))
 def test_shards_of_arrays_are_the_minibatch_of_one_process(be, name, sizes):
     steps = [1, 1, 1] if "weights" in name else [1, 1]
     check_shards(be, lambda: ArrayIterator(FEATURES, LABELS, nclass=3, **ARRAYS[name]), sizes, steps)

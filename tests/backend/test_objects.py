@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from helpers.network_steps import inputs, ready, step, values
+from helpers.parametrize import each
 
 import neonlite.layers as layers_module
 from neonlite import NervanaObject
@@ -224,7 +225,7 @@ def networks() -> dict[str, tuple[Any, Any]]:
     }
 
 
-@pytest.mark.parametrize("number", range(len(single())), ids=[x.classnm for x, _ in single()])
+@each("number", range(len(single())))
 def test_a_layer_is_recreated_from_json(cpu, number):
     cpu.bsz = 4
     layer, shape = single()[number]

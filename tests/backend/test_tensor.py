@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import operator
 import pickle
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 from helpers.runtimes import lacks, refused
 from helpers.tensors import counted, holds
 from hypothesis import strategies as st
@@ -338,8 +340,7 @@ OTHERS += [
 ]
 
 
-@pytest.mark.parametrize("other", OTHERS, ids=repr)
-@pytest.mark.parametrize("op", BINARY, ids=lambda op: op.__name__)
+@each("other, op", itertools.product(OTHERS, BINARY))
 def test_operators_take_numbers_and_arrays_on_either_side(be, op, other):
     a = np.array([[0.5, 1.0], [2.0, 2.5]])
     x = be.array(a)
@@ -447,9 +448,7 @@ def test_assigning_a_view_to_itself_does_nothing(be, monkeypatch):
 KINDS = ["float16", "float32", "float64", "int8", "int32", "uint8", "uint32"]
 
 
-@pytest.mark.parametrize("op", AUGMENTED[:4], ids=lambda op: op.__name__)
-@pytest.mark.parametrize("other", KINDS)
-@pytest.mark.parametrize("dtype", KINDS)
+@each("op, other, dtype", itertools.product(AUGMENTED[:4], KINDS, KINDS))
 def test_an_augmented_assignment_casts_what_numpy_casts_and_rejects_the_rest(cpu, dtype, other, op):
     a, b = np.array([[6, 4]], dtype), np.array([[2, 1]], other)
     x = cpu.array(a, dtype=dtype, name="x")

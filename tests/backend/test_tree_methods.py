@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.composite_functions import arrays, two
+from helpers.parametrize import each
 from helpers.reference import gradient_of_operand, off
 from helpers.runtimes import ABSENT, RUNTIMES, lacks
 
@@ -118,13 +119,11 @@ for place in (0, 1, 2, -1, -3):
     )
 for s, t in [((2, 3), (3, 2)), ((2, 2, 3), (2, 3, 1)), ((2, 2, 3), (3, 2)), ((1, 3), (4, 3, 2))]:
     compare("x @ y", lambda be, x, y, out=None: be.matmul(x, y, out=out) if out else x @ y, lambda x, y: x @ y, s, t)
-every_function = pytest.mark.parametrize(
-    ("function", "numpy_function", "shapes"), [f[1:] for f in FUNCTIONS], ids=[f[0] for f in FUNCTIONS]
-)
+every_function = each("name, function, numpy_function, shapes", FUNCTIONS)
 
 
 @every_function
-def test_the_value_is_that_of_numpy(be: Backend, function: Any, numpy_function: Any, shapes: Any) -> None:
+def test_the_value_is_that_of_numpy(be: Backend, name: str, function: Any, numpy_function: Any, shapes: Any) -> None:
     xs = arrays(shapes)
     expected = two(numpy_function(*xs))
     tree = function(be, *map(be.array, xs))
@@ -138,7 +137,7 @@ def test_the_value_is_that_of_numpy(be: Backend, function: Any, numpy_function: 
 
 @every_function
 def test_the_gradient_is_that_of_finite_differences_of_numpy(
-    be64: Backend, function: Any, numpy_function: Any, shapes: Any
+    be64: Backend, name: str, function: Any, numpy_function: Any, shapes: Any
 ) -> None:
     xs = arrays(shapes)
     tensors = list(map(be64.array, xs))

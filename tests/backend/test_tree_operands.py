@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.composite_functions import arrays, two
+from helpers.parametrize import each
 from helpers.reference import gradient_of_operand, off
 
 from neonlite import Autodiff, Backend
@@ -50,9 +51,7 @@ EINSUMS = """
     ...ij->...ji 2x3x4 | ...ij,...jk->...ik 2x2x3 2x3x4 | ...ij,...jk->...ik 2x3 3x4 | ...ij,...jk->...ik 5x2x3 3x4
     ...ij,jk 5x2x3 3x4 | i...,i...->... 3x2 3x2 | b...,b...->b... 2x3x4 2x3x4 | ...->... 2x3 | ...i->... 2x3x4
 """
-einsums = pytest.mark.parametrize(
-    "case", [" ".join(case.split()) for case in EINSUMS.replace("\n    ", "|").split("|")[1:]]
-)
+einsums = each("case", [" ".join(case.split()) for case in EINSUMS.replace("\n    ", "|").split("|")[1:]])
 
 
 def parsed(case: str) -> tuple[str, list[Any]]:

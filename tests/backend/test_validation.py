@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 
 from neonlite import gen_backend
 from neonlite.backend.validation import boolean, integer
@@ -86,17 +87,17 @@ def test_what_is_no_boolean_is_refused_with_its_name(wrong):
 PUBLIC_MODULES = ("layers", "data", "models", "optimizers", "callbacks", "initializers", "transforms")
 
 
-def constructors_with_booleans() -> Iterator[Any]:
+def constructors_with_booleans() -> Iterator[tuple[type, str]]:
     """Yield the public classes whose constructor has an argument annotated as bool, and the argument."""
     for module in PUBLIC_MODULES:
         for cls in vars(import_module(f"neonlite.{module}")).values():
             if inspect.isclass(cls) and cls.__module__.startswith("neonlite."):
                 for name, p in inspect.signature(cls).parameters.items():
                     if str(p.annotation).startswith("bool"):
-                        yield pytest.param(cls, name, id=f"{cls.__name__}-{name}")
+                        yield cls, name
 
 
-@pytest.mark.parametrize(("cls", "argument"), [*constructors_with_booleans()])
+@each("cls, argument", constructors_with_booleans())
 def test_a_constructor_refuses_a_string_as_a_boolean(cls, argument):
     required = [n for n, p in inspect.signature(cls).parameters.items() if p.default is p.empty and p.kind < 2]
     values = dict.fromkeys(required, np.ones((2, 3, 4, 4))) | {argument: "no"}

@@ -21,6 +21,7 @@ from helpers.image_layers import (
     window,
 )
 from helpers.networks import allocate
+from helpers.parametrize import each
 
 from neonlite import Backend
 from neonlite.autodiff import Autodiff
@@ -136,7 +137,7 @@ MAKERS: list[tuple[Callable[[Slide], Any], Slide]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "slide"), MAKERS)
+@each("make, slide", MAKERS)
 def test_handwritten_passes_match_the_formula_and_its_derivative(
     be64: Backend, rng: np.random.Generator, make: Callable[[Slide], Any], slide: Slide
 ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.layer_cases import LAYERS, PARTS, each_layer, mlp
 from helpers.networks import by_hand, check_numerical_gradients, close, data, made_ready, network, rows
-from helpers.parametrize import thinned
+from helpers.parametrize import each, thinned
 from helpers.reference import numerical_gradient
 
 from neonlite import gen_backend
@@ -20,11 +20,8 @@ from neonlite.transforms import Rectlin, Tanh
 SHAPES = [1, 7, (5, 3), (3, 2, 5)]
 
 
-each_shape = pytest.mark.parametrize("shape", SHAPES)
-
-
 @each_layer
-@each_shape
+@each("shape", SHAPES)
 def test_bprop_matches_autodiff_of_the_formula(be64, rng, which, shape):
     for be64.bsz, (alpha, beta) in itertools.product([1, 2, 5], [(1.0, 0.0), (0.5, 0.0), (1.0, 1.0), (-2.0, 0.25)]):
         layer = by_hand(LAYERS[which][0](), shape)
@@ -42,8 +39,7 @@ def test_bprop_matches_autodiff_of_the_formula(be64, rng, which, shape):
 
 
 @each_layer
-@each_shape
-@pytest.mark.parametrize("n", [1, 3])
+@each("shape, n", itertools.product(SHAPES, [1, 3]))
 def test_outputs_match_the_textbook_and_deltas_and_gradients_are_numerical_gradients(be64, rng, which, shape, n):
     be64.bsz = n
     make, formula = LAYERS[which]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.checkpoint_files import assert_rejected, drop, full_state, put, trained, write_changed
+from helpers.parametrize import each
 from helpers.small_models import CLASSES, Interrupting, blobs, data, network, same, start
 
 from neonlite import gen_backend
@@ -272,7 +273,7 @@ def test_no_two_classes_of_the_package_have_one_name():
     assert [name for name, n in names.items() if n > 1] == []
 
 
-@pytest.mark.parametrize("description", SAVED["objects"], ids=[x["type"] for x in SAVED["objects"]])
+@each("description", SAVED["objects"])
 def test_an_object_of_a_saved_file_is_created_with_all_its_settings(cpu, description):
     def has(value: Any, saved: Any) -> bool:
         """Return whether a description has the saved settings; it may have new ones, and names modules of today."""

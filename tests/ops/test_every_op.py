@@ -40,7 +40,7 @@ from helpers.op_cases import (
     share,
 )
 from helpers.op_checks import check_second_order
-from helpers.parametrize import part
+from helpers.parametrize import each, part
 from helpers.reference import REFERENCE, gradient_of_operand, off
 from helpers.runtimes import RUNTIMES, lacks, refused
 
@@ -91,7 +91,7 @@ def test_there_are_six_hundred_gradient_checks_of_images_and_three_hundred_of_se
     assert second_order >= 300
 
 
-@pytest.mark.parametrize("op", OP_TABLE, ids=lambda op: op.name)
+@each("op", OP_TABLE)
 def test_every_op_has_a_description(op: Op) -> None:
     assert op.doc
     method = getattr(Backend, op.method, None)
@@ -113,9 +113,8 @@ def test_methods_are_named_as_in_the_guide() -> None:
 # --- values ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("name", OF_FLOATS)
+@each("dtype, layout", itertools.product(CLOSE, LAYOUTS))
 def test_the_value_is_what_the_textbook_says(be: Backend, name: str, dtype: str, layout: str) -> None:
     if lacks(be, dtype):
         return
@@ -147,8 +146,8 @@ def test_a_box_that_goes_backwards_is_refused_where_there_are_no_negative_steps(
     assert (len(could) == len(cases)) == be.runtime.supports_negative_strides
 
 
-@pytest.mark.parametrize("dtype", INTS)
 @pytest.mark.parametrize("name", CASES)
+@each("dtype", INTS)
 def test_the_value_of_ints_is_what_the_textbook_says(be: Backend, name: str, dtype: str) -> None:
     check_value_of_ints(be, name, dtype)
 
@@ -168,8 +167,8 @@ def test_random_numbers_are_those_of_the_stream(name: str, options: dict[str, fl
 # --- derivatives ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", GRADIENTS)
+@each("layout", LAYOUTS)
 def test_the_gradient_is_that_of_finite_differences(be64: Backend, name: str, layout: str) -> None:
     for case in able(be64, part(GRADIENTS[name], name, LAYOUTS.index(layout))):
         check_gradient(be64, case, layout)
@@ -190,9 +189,7 @@ def test_a_tensor_that_is_both_operands_gets_both_gradients(be64: Backend) -> No
         assert off(analytic, numeric) <= 1e-6, name
 
 
-@pytest.mark.parametrize(
-    "name", sorted(FLAT & set(OF_FLOATS) - {"argmax", "argmin", "onehot", "max_pool_indices", "roi_pool_indices"})
-)
+@each("name", sorted(FLAT & set(OF_FLOATS) - {"argmax", "argmin", "onehot", "max_pool_indices", "roi_pool_indices"}))
 def test_the_gradient_through_a_flat_op_is_zero(be64: Backend, name: str) -> None:
     case = CASES[name][0]
     x, *others = (be64.array(x) for x in fill(case))
@@ -239,7 +236,7 @@ KINKS: dict[str, tuple[Callable[..., Any], list[float], list[float]]] = {
 }
 
 
-@pytest.mark.parametrize("what", KINKS)
+@each("what", KINKS)
 def test_at_a_kink(be64: Backend, what: str) -> None:
     tree, values, gradients = KINKS[what]
     x = be64.array([values])
@@ -259,7 +256,7 @@ def test_ties_are_split_equally_between_tensors_that_broadcast(be64: Backend, na
 # --- the edges of arithmetic ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "operands", "expected"), EDGES, ids=lambda x: x if isinstance(x, str) else "")
+@each("name, operands, expected", EDGES)
 def test_at_the_edges_of_arithmetic(be: Backend, name: str, operands: list[Any], expected: list[float]) -> None:
     check_edges(be, [(name, operands, expected)])
 

@@ -81,9 +81,9 @@ def test_a_small_network_trains_in_float16_as_well_as_in_float32():
         be = Backend("cpu", rng_seed=0, batch_size=32, default_dtype=dtype)
         NervanaObject.be = be
         train, valid = digits().iterators()
-        model = Model(zoo.mlp(nclass=10))
-        adam = Adam(learning_rate=0.004)
-        model.fit(train, CrossEntropyMulti(), LossScaling(adam, growth_interval=40) if dtype == "float16" else adam, 3)
+        model = Model(zoo.mlp(nclass=10, hidden=(64, 64)))
+        adam = Adam(learning_rate=0.008)
+        model.fit(train, CrossEntropyMulti(), LossScaling(adam, growth_interval=40) if dtype == "float16" else adam, 5)
         accuracies.append(float(model.eval(valid, Accuracy())[0]))
     assert min(accuracies) > 0.94
     assert accuracies[1] > accuracies[0] - 0.01

@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from helpers.parametrize import each
 from helpers.platform_programs import PROGRAMS
 from helpers.systems import SYSTEMS
 
@@ -37,8 +38,8 @@ def run_programs(system: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("system", SYSTEMS)
+@each("name", PROGRAMS)
 def test_a_program_runs_on_a_simulated_system(system: str, name: str) -> None:
     error = run_programs(system)[name]
     assert not error, error

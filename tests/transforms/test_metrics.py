@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 
 from neonlite import gen_backend
 from neonlite.data import ArrayIterator
@@ -525,8 +527,7 @@ NAN_METRICS: dict[str, tuple[Any, int, float]] = {  # metric, rows of outputs, v
 }
 
 
-@pytest.mark.parametrize("name", NAN_METRICS)
-@pytest.mark.parametrize("nan", [slice(0, 1), slice(-1, None), slice(None)])
+@each("name, nan", itertools.product(NAN_METRICS, [slice(0, 1), slice(-1, None), slice(None)]))
 def test_an_output_of_nan_is_never_right(name, nan):
     metric, rows, expected = NAN_METRICS[name]
     be = gen_backend("cpu", batch_size=4)

@@ -6,6 +6,7 @@ Tests ``neonlite/backend/planning/__init__.py``: aliasing, memory, large trees a
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.allocations import buffers
-from helpers.parametrize import DEEP
+from helpers.parametrize import DEEP, each
 from helpers.plans import Array, batch_norm, normal
 from helpers.runtimes import back, refused
 
@@ -82,8 +83,7 @@ def set_(x: Any, index: Any, value: Any) -> None:
     x[index] = value
 
 
-@pytest.mark.parametrize("n", [4, 6, 11])
-@pytest.mark.parametrize("statement", ALIASING)
+@each("n, statement", itertools.product([4, 6, 11], ALIASING))
 def test_values_are_computed_before_anything_is_written(runner, statement, n):
     run, expected = ALIASING[statement]
     values = np.random.default_rng(0).integers(-5, 6, (n, n)).astype(float)
@@ -249,8 +249,7 @@ def test_random_programs_whose_temporaries_overwrite_operands_have_numpys_values
 ELEMENTWISE = [op for op in OP_TABLE if op.kind == "elementwise"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-@pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
+@each("dtype, op", itertools.product(["float32", "float64", "int32"], ELEMENTWISE))
 def test_a_strided_view_gives_the_same_bits_as_a_plain_tensor(cpu, op, dtype):
     if op.integers_only and dtype != "int32":
         return
@@ -373,9 +372,12 @@ def test_a_shared_part_is_evaluated_once_however_often_it_is_used(be):
 # --- a number beside a tensor ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
-@pytest.mark.parametrize("shape", [(1, 1), (7, 30), (300, 500)])
-@pytest.mark.parametrize("number", [0, -3, 0.1, float("inf")])
+@each(
+    "dtype, shape, number",
+    itertools.product(
+        ["float16", "float32", "float64", "int32"], [(1, 1), (7, 30), (300, 500)], [0, -3, 0.1, float("inf")]
+    ),
+)
 def test_the_larger_and_the_smaller_of_a_tensor_and_a_number(cpu, dtype, shape, number):
     if dtype == "int32" and isinstance(number, float):
         number = 3

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.parametrize import each
 
 import neonlite as nl
 from neonlite import Backend, Tensor
@@ -383,7 +384,7 @@ REFUSED: list[tuple[type[Exception], str, str]] = [
 # fmt: on
 
 
-@pytest.mark.parametrize(("error", "call", "words"), REFUSED, ids=[call for _, call, _ in REFUSED])
+@each("error, call, words", REFUSED)
 def test_a_mistake_names_the_argument_and_nothing_is_written(
     stage: SimpleNamespace, error: type[Exception], call: str, words: str
 ) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from threading import get_ident
+from types import CodeType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -478,6 +479,12 @@ class FusedStage:
 # outputs, reduction results and registers of the stage. Registers are block-sized buffers for intermediate values.
 
 
+@lru_cache(maxsize=1024)  # many stages have the same source, but other operands
+def compile_source(source: str) -> CodeType:
+    """Compile the source of a fused stage."""
+    return compile(source, "<fused stage>", "exec")
+
+
 class StageCode:
     """The generated function of a fused stage, its source, and the dtypes of its registers.
 
@@ -577,7 +584,7 @@ class StageCode:
         ]
         arguments += [f"r{n}" for n in range(len(self.registers))]
         self.source = f"def fused_stage({', '.join(arguments)}):\n    " + "\n    ".join(lines)
-        exec(compile(self.source, "<fused stage>", "exec"), names)
+        exec(compile_source(self.source), names)
         self.function = names["fused_stage"]
 
     def _is_in_order(self, v: int) -> bool:

@@ -9,6 +9,7 @@ Tests ``neonlite/backend/runtimes/cuda/__init__.py`` and ``neonlite/backend/runt
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 from helpers import op_cases, standin_cupy
 from helpers.kernel_kinds import PRIMITIVES
-from helpers.parametrize import part, thinned
+from helpers.parametrize import each, part, thinned, values
 from helpers.random_draws import DRAWS
 from helpers.reference import gradient_of_operand, off
 from helpers.standin_cupy import FUNCTIONS, KEYWORDS, UFUNCS, Machine, installed
@@ -395,26 +396,43 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype", "layout"), VALUES)
-def test_the_value_is_that_of_the_textbook(gpu, name, dtype, layout):
+def check_value(gpu, name, dtype, layout):
     for case in part(op_cases.CASES[name], f"{name} {layout}", 0):
         op_cases.check_value(gpu, case, dtype, layout)
 
 
-@pytest.mark.parametrize(("name", "dtype"), thinned(2, op_cases.CASES, op_cases.INTS))
+@each("name, dtype, layout", values(VALUES, is_slow=False))
+def test_the_value_is_that_of_the_textbook(gpu, name, dtype, layout):
+    check_value(gpu, name, dtype, layout)
+
+
+@pytest.mark.slow
+@each("name, dtype, layout", values(VALUES, is_slow=True))
+def test_the_value_in_each_layout_is_that_of_the_textbook(gpu, name, dtype, layout):
+    check_value(gpu, name, dtype, layout)
+
+
+INTEGERS = thinned(2, op_cases.CASES, op_cases.INTS)
+
+
+@each("name, dtype", values(INTEGERS, is_slow=False))
 def test_the_value_of_integers_is_that_of_the_textbook(gpu, name, dtype):
     op_cases.check_value_of_ints(gpu, name, dtype)
 
 
-@pytest.mark.parametrize("name", op_cases.GRADIENTS)
+@pytest.mark.slow
+@each("name, dtype", values(INTEGERS, is_slow=True))
+def test_the_value_of_each_dtype_of_integers_is_that_of_the_textbook(gpu, name, dtype):
+    op_cases.check_value_of_ints(gpu, name, dtype)
+
+
+@each("name", op_cases.GRADIENTS)
 def test_the_gradient_is_that_of_finite_differences(gpu64, name):
     for case in part(op_cases.GRADIENTS[name], name, op_cases.LAYOUTS.index("view")):
         op_cases.check_gradient(gpu64, case, "view")
 
 
-@pytest.mark.parametrize(
-    ("name", "operands", "expected"), op_cases.EDGES, ids=lambda x: x if isinstance(x, str) else ""
-)
+@each("name, operands, expected", op_cases.EDGES)
 def test_at_the_edges_of_arithmetic(gpu, name, operands, expected):
     op_cases.check_edges(gpu, [(name, operands, expected)])
 
@@ -528,10 +546,13 @@ def test_a_target_may_overlap_an_operand(gpu, move):
     np.testing.assert_array_equal(x.get(), y.get())
 
 
-@pytest.mark.parametrize(
-    "value", [3, 2.5, True, np.float32(7), np.arange(6.0), np.ones((4, 1)), [[1], [2], [3], [4]]], ids=repr
+@each(
+    "value, dtype",
+    itertools.product(
+        [3, 2.5, True, np.float32(7), np.arange(6.0), np.ones((4, 1)), [[1], [2], [3], [4]]],
+        ["float32", "float16", "int8", "uint64"],
+    ),
 )
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint64"])
 def test_scalars_and_arrays_of_the_host_are_written(gpu, value, dtype):
     results = []
     for be in (gpu, Backend("cpu")):

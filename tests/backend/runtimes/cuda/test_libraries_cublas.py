@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.parametrize import thinned
+from helpers.parametrize import each, thinned
 from helpers.simulated_gpu import LAYOUTS, OpByOp, numbers, ran, simulated
 
 from neonlite import Backend
@@ -134,8 +135,7 @@ SUMS_OF_PRODUCTS: dict[str, tuple[Any, Any, int, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", SUMS_OF_PRODUCTS)
-@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+@each("name, dtype", itertools.product(SUMS_OF_PRODUCTS, FLOAT_DTYPES))
 def test_products_are_added_to_their_target_without_a_temporary(name: str, dtype: str) -> None:
     sim, (build, value, products, kernels) = simulated(), SUMS_OF_PRODUCTS[name]
     arrays = [numbers(*shape, seed=n, low=-1, high=1) for n, shape in enumerate([(6, 5), (6, 7), (7, 5), (7, 6)])]

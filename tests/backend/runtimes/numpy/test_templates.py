@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+from helpers.parametrize import each
 from helpers.runtimes import RUNTIMES
 
 from neonlite.backend import Backend
 from neonlite.backend.runtimes.numpy.templates import FOLDED_ROW_ELEMENTS, FOLDED_UFUNCS, reduce_columns
 
 
-@pytest.mark.parametrize("columns", [1, 3, 20, 128])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "int64"])
-@pytest.mark.parametrize("name", FOLDED_UFUNCS)
+@each(
+    "columns, dtype, name", itertools.product([1, 3, 20, 128], ["float32", "float64", "uint8", "int64"], FOLDED_UFUNCS)
+)
 def test_columns_are_reduced_as_by_numpy(name: str, dtype: str, columns: int) -> None:
     joined = FOLDED_ROW_ELEMENTS // columns
     for n in (1, joined, 3 * joined + 1, 5 * joined - 1):

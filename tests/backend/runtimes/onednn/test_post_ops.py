@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.allocations import buffers
+from helpers.parametrize import each
 
 from neonlite import Backend
 from neonlite.backend import concurrency
@@ -433,9 +434,7 @@ def test_a_shape_that_onednn_has_no_code_for_is_left_to_numpy(
 ROWS = [(3, 5), (1, 8192), (9, 8191), (2, 8193), (3, 16384), (2, 20021), (4, 25088), (7, 3, 50176), (1, 1), (5, 0)]
 
 
-@pytest.mark.parametrize("shape", ROWS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("factors", [1, 2])
+@each("shape, dtype, factors", itertools.product(ROWS, ["float32", "float64"], [1, 2]))
 def test_sums_of_rows_are_precise(shape: tuple[int, ...], dtype: str, factors: int) -> None:
     rng = np.random.default_rng(0)
     arrays = [(rng.standard_normal(shape) + 3).astype(dtype) for _ in range(factors)]
