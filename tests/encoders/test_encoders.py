@@ -11,7 +11,7 @@ import pytest
 
 import neonlite as nl
 from neonlite.data import ArrayIterator
-from neonlite.encoders import read_column
+from neonlite.encoders import depth, read_column
 from neonlite.encoders.inputs import TableEncoder, choose_encoder
 from neonlite.encoders.targets import choose_target_encoder
 from neonlite.layers import Affine, LookupTable, RecurrentMean
@@ -325,3 +325,8 @@ def test_labels_above_the_range_of_int64_are_saved_and_returned(tmp_path):
     for labels in (model.predict_classes(X), loaded.predict_classes(X)):
         assert labels.dtype == np.uint64
         assert set(labels.tolist()) <= {2**63, 2**64 - 1}
+
+
+def test_the_depth_of_nested_lists_is_that_of_their_first_elements():
+    data = [1.0, [], [1.0], [[5.0]], [[[1]], [2]], [np.ones((2, 3))]]
+    assert [depth(x) for x in data] == [0, 1, 1, 2, 3, 3]
