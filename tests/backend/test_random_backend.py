@@ -80,7 +80,7 @@ def test_a_mask_keeps_the_fraction_that_is_requested(be):
         assert abs(out.get().mean() - keep) <= 5 * (keep * (1 - keep) / out.size) ** 0.5
     be.make_binary_mask(out)
     assert abs(out.get().mean() - 0.5) < 0.02
-    with pytest.raises(ValueError, match=r"from 0 to 1 for keep, got 1\.5"):
+    with pytest.raises(ValueError, match=r">= 0 and <= 1 for keep, got 1\.5"):
         be.make_binary_mask(out, 1.5)
 
 
