@@ -54,7 +54,7 @@ settings.load_profile("fixed")
 if VARIANTS not in ("all", "sample", "one"):
     raise pytest.UsageError(f"NEONLITE_TEST_VARIANTS: expected all, sample or one, got {VARIANTS!r}")
 TESTS = Path(__file__).parent
-MIN_SLOW = 4  # of the slow tests of a function, the sample has at least so many
+MIN_SLOW = 2  # of the slow tests of a function, the sample has at least so many
 
 
 def is_slow(call: Any) -> bool:
