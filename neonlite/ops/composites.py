@@ -200,8 +200,8 @@ def grad_batch_norm(
 def channel_statistics(be: BackendBase, x: Operand, eps: float) -> tuple[Any, Any]:
     """Return the mean and ``1 / sqrt(variance + eps)`` of each channel.
 
-    Plans store a value that several passes read. So each pass over images has another spelling of ``x - mean``, which
-    is faster to compute than to store and to read. Features fit the cache, and all passes read their ``x - mean``.
+    A plan stores an expression that several passes use, and reads it again. For images, computing ``x - mean`` again is
+    faster, so each pass writes it as a different, equal expression. Features are small, so theirs is stored once.
     """
     axes = tuple(range(1, x.ndim))
     mean = be.mean(x, axis=axes)

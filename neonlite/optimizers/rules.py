@@ -466,7 +466,7 @@ class MultiOptimizer(Optimizer):
     Raises
     ------
     TypeError
-        If ``optimizer_mapping`` is not a dict of optimizers.
+        If ``optimizer_mapping`` is not a dict of optimizers, or one of them is a ``LossScaling``.
     ValueError
         If there is no 'default'; in ``optimize``, if a key is neither the name of a layer nor of a class.
 
@@ -516,7 +516,8 @@ class MultiOptimizer(Optimizer):
         """Update the layers of each optimizer by its ``optimize``, as one may be of the user."""
         for optimizer, layers in self.map_list.items():
             optimizer.cuda_graphs = self.cuda_graphs
-            optimizer.optimize(layers, epoch)
+            if layers:
+                optimizer.optimize(layers, epoch)
 
     def _choose(self, names: Iterable[tuple[str, str]]) -> list[Optimizer]:
         """Return the optimizer of each layer, given its name and that of its class. ValueError for an unknown key."""
@@ -633,8 +634,10 @@ class LossScaling(OptimizerWrapper):
         If ``optimizer`` is not an optimizer.
     ValueError
         If ``scale`` or ``growth_interval`` is not positive.
+    RuntimeError
+        In ``optimize`` and ``step``, if the errors or the cost were not scaled by ``scale_errors``.
     FloatingPointError
-        In ``optimize``, after 40 consecutive skipped steps.
+        In ``optimize`` and ``step``, after 40 consecutive skipped steps.
 
     References
     ----------
@@ -712,8 +715,10 @@ class LossScaling(OptimizerWrapper):
 
     def _optimize_by_wrapped(self, layer_list: list[Layer], epoch: float) -> None:
         """Divide the gradients by the scale, and call ``optimize`` of the wrapped optimizer, a method of the user."""
-        restore_on_failure(self, "t", "scale", *SCALE_COUNTS)
         gradients = [dw for (_, dw), _ in get_param_list(layer_list)]
+        if not gradients:
+            return
+        restore_on_failure(self, "t", "scale", *SCALE_COUNTS)
         be = cast("Backend", gradients[0].backend)
         scale = self._check_scaled(be)
         if not be.evaluate([are_finite(be, gradients)])[0].get().item():

@@ -320,6 +320,7 @@ def test_a_scaled_optimizer_with_a_custom_optimize_gets_the_gradients_that_were_
         layer.dW[:] = optimizer.scale_errors(be.array(error(layer.W.shape)))
         optimizer.optimize([layer], 0)
         np.testing.assert_allclose(layer.W.get(), before - decrease, 1e-6)
+    optimizer.optimize([], 0)  # all layers are frozen
     assert (optimizer.t, optimizer.total_skips, optimizer.scale) == (2, 1, 4.0)
     with pytest.raises(TypeError, match=r"defines update_rule or get_scalars, got .*Mine.*which defines optimize"):
         optimizer.step([layer.W], [be.ones(layer.W.shape)])

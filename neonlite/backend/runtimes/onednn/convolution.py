@@ -559,7 +559,7 @@ def create_pooling_backward(library: dnnl.Library, layer: PoolLayer, is_nhwc: bo
 ARG_MEAN, ARG_VARIANCE, ARG_SCALE, ARG_SHIFT = 49, 50, 51, 52
 USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8  # dnnl_normalization_flags_t
 BLOCK_ELEMENTS = 1 << 18  # of the rows whose statistics are computed at once; they stay in the L2 cache
-MIN_BLOCK_ROWS = 16
+MIN_BLOCK_ROWS = 16  # with fewer, the stages of the formula compute it; chosen without a measurement
 COLUMN_MULTIPLE = 16  # of columns, without which oneDNN takes ten times as long or more
 FLOAT64_TEMPLATE = np.empty(0, np.float64)
 
