@@ -52,6 +52,8 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "untiled": ("neonlite.backend.runtimes.numpy.stages", "MAX_UNTILED_ELEMENTS"),
     "block": ("neonlite.backend.runtimes.numpy.stages", "BLOCK_ELEMENTS"),
     "large block": ("neonlite.backend.runtimes.numpy.stages", "MAX_BLOCK_ELEMENTS"),
+    "shared block": ("neonlite.backend.runtimes.numpy.stages", "MAX_SHARED_ELEMENTS"),
+    "batch norm block": ("neonlite.backend.runtimes.onednn.convolution", "BLOCK_ELEMENTS"),
     "sum blocks": ("neonlite.backend.runtimes.numpy.stages", "MIN_SUM_BLOCKS"),
     "last axis": ("neonlite.backend.runtimes.numpy.stages", "MIN_LAST_AXIS_ELEMENTS"),
     "threaded elements": ("neonlite.backend.runtimes.numpy.stages", "MIN_THREADED_ELEMENTS"),
@@ -178,6 +180,7 @@ TREES: dict[str, Callable[..., Any]] = {
     "sum(exp(x) y)": lambda be, x, y: be.sum(be.exp(x) * y, axis=0),
     "max(x y)": lambda be, x, y: be.max(x * y),
     "max(abs(x))": lambda be, x, y: be.max(be.absolute(x)),
+    "sum((x > 0) (x + y))": lambda be, x, y: be.sum((x > 0) * (x + y), axis=0),
     "sum(abs(x))": lambda be, x, y: be.sum(be.absolute(x)),
 }
 
@@ -189,6 +192,14 @@ def tree(name: str, be: Backend, size: int, columns: int = 0, cost: int = 1) -> 
     x, y = (be.array(drawn(shape) + 0.1) for _ in range(2))
     value = TREES[name](be, x, y)
     return be.compile([be.empty(value.shape)], [value])
+
+
+def batch_norm(be: Backend, size: int) -> Work:
+    """Return the normalization of images in NHWC with 16 channels, as rows of 64 pixels."""
+    x = drawn((size // 1024, 1024))
+    gamma, beta, mean, variance = np.ones((4, 1, 16), np.float32)
+    args = x, gamma, beta, np.empty_like(x), mean, variance
+    return lambda: be.primitives.batch_norm(*args, eps=1e-5, relu=True)
 
 
 def drawn(shape: Sequence[int], seed: int = 0) -> Any:
@@ -475,6 +486,9 @@ BLOCKS = [
     Block("block", name := "sqrt(x y + 1) y - x", partial(tree, name), (2 * MiB,), (1, 2), "NumPy"),
     Block("large block", name := "max(abs(x))", partial(tree, name), (4 * MiB,), (1, 2), "NumPy"),
     Block("large block", name := "x + y", partial(tree, name), (4 * MiB,), (1, 2), "NumPy"),
+    Block("shared block", name := "sum((x > 0) (x + y))", partial(tree, name, columns=1 << 10), (2 * MiB,), (2,)),
+    Block("shared block", name := "sqrt(x y + 1) y - x", partial(tree, name), (2 * MiB,), (2,), "NumPy"),
+    Block("batch norm block", "batch norm of 16 channels", batch_norm, (2 * MiB,), (1, 2)),
     Block("sum blocks", name := "sum(abs(x))", partial(tree, name), (MiB // 2,), (1, 2), "NumPy"),
     Block("last axis", name := "sum(exp(x) y)", partial(tree, name, columns=1 << 14), (2 * MiB,), (1, 2), "NumPy"),
     Block("pooling tile", "max pooling", partial(pooling, "max"), (MiB,), where="NumPy"),

@@ -52,6 +52,7 @@ def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, thre
     }.items():
         monkeypatch.setattr(stages_module, name, value)
     monkeypatch.setattr(stages_module, "MAX_BLOCK_ELEMENTS", 2 * block)
+    monkeypatch.setattr(stages_module, "MAX_SHARED_ELEMENTS", 4 * block)
     monkeypatch.setattr(onednn, "MIN_CHAIN_COST", 1)
     monkeypatch.setattr(onednn, "MIN_EXACT_CHAIN_ELEMENTS", 1)
     for name, value in {

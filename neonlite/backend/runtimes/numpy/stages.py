@@ -30,7 +30,7 @@ from neonlite.backend.runtimes.numpy.templates import (
 from neonlite.backend.validation import IgnoreFPErrors, ignore_fp_errors, restore_fp_errors
 from neonlite.ops.functions import Axes, Shape, reduction_shape
 from neonlite.tree_structure import Constant
-from neonlite.typing import NativeArray, NumPyArray as Array
+from neonlite.typing import NativeArray, NumPyArray as Array, dtype_bits
 
 T = TypeVar("T")
 GetValue = Callable[[int, dict[int, NativeArray]], NativeArray]  # of the number of a value, and the values so far
@@ -75,6 +75,9 @@ BLOCK_ELEMENTS = 1 << 16  # a few float32 blocks fit the L2 cache
 # blocks of BLOCK_ELEMENTS; max(abs(x)) takes 1.3 times as long
 MAX_BLOCK_ELEMENTS = 1 << 18
 MIN_SUM_BLOCKS = 4  # minimum number of blocks of a large stage with one op and sums
+# size limit of the blocks that several threads share: in calls of 64k float32, each of 5 to 20 us, two threads mostly
+# wait for Python's lock, and take 0.7 to 1.5 times as long as one thread, in these calls 0.5 to 0.8
+MAX_SHARED_ELEMENTS, MAX_SHARED_BITS = 1 << 18, 32  # those of float64 take twice as long, and more than they gain
 # block size along the last axis, if only earlier axes are reduced; 1 << 9 to 1 << 15 differ by less than 15 %
 MIN_LAST_AXIS_ELEMENTS = 1 << 12
 # size, and elements times cost per element, from which a stage runs on several threads; 1.1 to 1.8 times slower while
@@ -241,7 +244,36 @@ class FusedStage:
         self.tile = self._choose_tile({i for cut in self.reduced_groups for i in cut})
         self.grid = [-(-n // t) for n, t in zip(self.merged_sizes, self.tile, strict=True)]
         self.num_blocks = math.prod(self.grid)
+        self.combined_groups = self.reduced_groups  # the axes along which partial results are combined
+        self.divided: tuple[int, int] | None = None  # a merged axis that is two, tiles and their elements, and a tile
+        self._join_tiles()
         self.merged_operands = [self._merge_operand(v) for v in (*self.inputs, *self.outputs)]
+
+    def _join_tiles(self) -> None:
+        """Let a block have several tiles if several threads share the blocks: along the last axis that is divided.
+
+        An axis of partial results becomes two, tiles and their elements, so that each sum is the same.
+        """
+        limit = min(MAX_SHARED_ELEMENTS // math.prod(self.tile), self.num_blocks // get_num_threads())
+        is_narrow = all(dtype_bits(step.dtype) <= MAX_SHARED_BITS for step in self.steps.values())
+        # a library computes exp of a block in one of two ways, depending on its values
+        if limit < 2 or self.num_workers == 1 or not is_narrow or "exp" in self.op_names:
+            return
+        axis = max(i for i, n in enumerate(self.grid) if n > 1)
+        reduced = self.reduced_groups[0] if self.reductions else []
+        is_uneven = axis in reduced and self.merged_sizes[axis] % self.tile[axis] > 0
+        if len(reduced) > 1 or is_uneven:
+            return
+        size, tile, count = self.merged_sizes[axis], self.tile[axis], min(limit, self.grid[axis])
+        if axis in reduced:
+            self.divided = axis, tile
+            self.reduced_groups = [[axis + 1] for _ in self.reductions]
+            self.combined_groups = [[axis] for _ in self.reductions]
+            self.merged_sizes[axis : axis + 1], self.tile[axis : axis + 1] = (size // tile, tile), (count, tile)
+        else:
+            self.tile[axis] = min(size, count * tile)
+        self.grid = [-(-n // t) for n, t in zip(self.merged_sizes, self.tile, strict=True)]
+        self.num_blocks = math.prod(self.grid)
 
     def _merge_operand(self, v: int) -> tuple[Shape | None, list[bool] | None]:
         """Return the merged shape of an operand and which of its axes are split; (None, None) for a scalar."""
@@ -265,12 +297,13 @@ class FusedStage:
         for i in order:
             if i == last and last not in reduced:
                 budget = self.block_elements // math.prod(tile)
-            pieces = (
-                -(-self.merged_sizes[i] // max(1, min(self.merged_sizes[i], budget))) if self.merged_sizes[i] else 1
-            )
-            tile[i] = max(1, -(-self.merged_sizes[i] // pieces))
-            if i == last and pieces > 1:
-                tile[i] = -(-tile[i] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES  # blocks start at a cache line
+            size, start = self.merged_sizes[i], ALIGNMENT_BYTES if i == last else 1  # blocks start at a cache line
+            pieces = -(-size // max(1, min(size, budget))) if size else 1
+            if i in reduced:  # equal tiles where possible, which blocks may join
+                pieces = next((n for n in range(pieces, 2 * pieces) if size % (n * start) == 0), pieces)
+            tile[i] = max(1, -(-size // pieces))
+            if pieces > 1:
+                tile[i] = -(-tile[i] // start) * start
             budget //= tile[i]
         return tile
 
@@ -282,15 +315,27 @@ class FusedStage:
         """Return the axes of reduction n in the arrays of one call of the function."""
         return tuple(self.reduced_groups[n]) if self.is_tiled else self._axes(self.reductions[n])
 
+    def tile_and_axes(self, n: int) -> tuple[Shape, Axes]:
+        """Return the shape of a part that reduction n reduces to one partial result, and its axes there."""
+        shape, axes = self.shape_in_call, self.axes_in_call(n)
+        if self.is_tiled and self.divided:
+            i = self.divided[0]
+            return shape[:i] + shape[i + 1 :], tuple(k - (k > i) for k in axes)
+        return shape, axes
+
     @property
     def shape_in_call(self) -> Shape:
         """The shape of the largest block, or the domain if the stage is not tiled."""
         return tuple(self.tile) if self.is_tiled else self.domain
 
     def _merge_axes(self, shape: Shape) -> Shape:
-        """Return a shape with the axes of each group merged."""
+        """Return a shape with the axes of each group merged, and one of them divided."""
         shape = (1,) * (len(self.domain) - len(shape)) + shape
-        return tuple(math.prod(shape[a] for a in group) for group in self.axis_groups)
+        merged = [math.prod(shape[a] for a in group) for group in self.axis_groups]
+        if self.divided:
+            axis, tile = self.divided
+            merged[axis : axis + 1] = (1, 1) if merged[axis] == 1 else (merged[axis] // tile, tile)
+        return tuple(merged)
 
     # --- arena ---
 
@@ -300,10 +345,9 @@ class FusedStage:
         end = self.plan.arena_bytes
         for n, v in enumerate(self.reductions if self.is_tiled else []):
             dtype, reduced = accumulation_dtype(self.steps[v]) or self.steps[v].dtype, self.reduced_groups[n]
-            if dtype != self.steps[v].dtype or any(
-                self.grid[k] > 1 for k in reduced
-            ):  # else it is written to the result
-                shape = tuple(self.grid[k] if k in reduced else size for k, size in enumerate(self.merged_sizes))
+            shape = tuple(self.grid[k] if k in reduced else size for k, size in enumerate(self.merged_sizes))
+            is_combined = any(shape[k] > 1 for k in self.combined_groups[n])
+            if is_combined or dtype != self.steps[v].dtype:  # else it is written to the result
                 self.partials[n] = ArenaSlot(end, shape, dtype)
                 end = self.partials[n].end
         self.registers_offset = end
@@ -330,6 +374,12 @@ class FusedStage:
         plain = sum(OP_COST.get(step.op.name, 1) for v, step in self.steps.items() if v not in self.chains)
         chained = (name for chain in self.chains.values() for name in chain.op_names)
         return plain + 2 * len(self.chains) + sum(OP_COST.get(name, 0) for name in chained)
+
+    @property
+    def op_names(self) -> list[str]:
+        """The names of the ops, those of chains included."""
+        plain = [step.op.name for v, step in self.steps.items() if v not in self.chains]
+        return plain + [name for chain in self.chains.values() for name in chain.op_names]
 
     def required_arena_bytes(self, workers: int = 0) -> int:
         """Return the arena size: temporaries of the plan, partial results, and registers of all workers."""
@@ -415,12 +465,7 @@ class FusedStage:
         partial_views, registers = self.executor.cached_views((self, workers), lambda: self._make_views(workers))
         partials = [partial_views.get(n, x) for n, x in enumerate(results)]
         operands += partials
-        function, block_slices, reduced, free_registers = (
-            self.function,
-            self.block_slices,
-            self.reduced_groups,
-            iter(registers),
-        )  # one set per worker
+        function, block_slices, free_registers = self.function, self.block_slices, iter(registers)  # one set per worker
 
         def work(block_indices: Iterator[int]) -> None:
             arrays_of_worker = operands + next(free_registers)
@@ -442,7 +487,7 @@ class FusedStage:
                 ufunc = getattr(np, REDUCTION_UFUNCS[self.steps[v].op.name])
                 ufunc.reduce(
                     partial,
-                    axis=tuple(reduced[n]),
+                    axis=tuple(self.combined_groups[n]),
                     dtype=accumulation_dtype(self.steps[v]),
                     out=results[n],
                     keepdims=True,
@@ -602,9 +647,7 @@ class StageCode:
             has_one_reader = is_step and sum(x in other.inputs for other in self.steps.values()) == 1
             can_include = has_one_reader and step.op.name == "sum"
             factors = find_product_factors(self.plan, self.steps[x], self.stage.domain) if can_include else ()  # type: ignore[index]
-            if function := select_reduction_function(
-                step, self.stage.shape_in_call, self.stage.axes_in_call(n), bool(factors)
-            ):
+            if function := select_reduction_function(step, *self.stage.tile_and_axes(n), bool(factors)):
                 functions[v] = function
                 if factors:
                     del self.steps[x]  # type: ignore[arg-type]

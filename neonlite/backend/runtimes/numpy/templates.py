@@ -307,25 +307,25 @@ def even_chunk_size(size: int) -> int:
 
 
 def sum_column_products(x: Array, y: Array, out: Array) -> None:
-    """Write the sums of the columns of a product to ``out``, of shape (1, columns)."""
-    np.einsum("ij,ij->j", x, y, out=out[0])
+    """Write the sums of the columns of a product to ``out``, of shape (..., 1, columns)."""
+    np.einsum("...ij,...ij->...j", x, y, out=out[..., 0, :])
 
 
 def reduce_columns(ufunc: np.ufunc, x: Array, out: Array) -> None:
-    """Write the reductions of few columns to ``out``, of shape (1, columns).
+    """Write the reductions of few columns to ``out``, of shape (..., 1, columns).
 
     NumPy loops over each row. Several rows at a time, joined to a long one, are reduced first.
     """
-    n, columns = x.shape
+    *stack, n, columns = x.shape
     joined = FOLDED_ROW_ELEMENTS // columns
     whole = n // joined * joined
     if not whole or not x.flags.c_contiguous:
-        ufunc.reduce(x, axis=0, out=out, keepdims=True)
+        ufunc.reduce(x, axis=-2, out=out, keepdims=True)
         return
-    folded = ufunc.reduce(x[:whole].reshape(-1, joined * columns), axis=0)
-    ufunc.reduce(folded.reshape(joined, columns), axis=0, out=out, keepdims=True)
+    folded = ufunc.reduce(x[..., :whole, :].reshape(*stack, -1, joined * columns), axis=-2)
+    ufunc.reduce(folded.reshape(*stack, joined, columns), axis=-2, out=out, keepdims=True)
     if whole < n:
-        ufunc(out, ufunc.reduce(x[whole:], axis=0, keepdims=True), out=out)
+        ufunc(out, ufunc.reduce(x[..., whole:, :], axis=-2, keepdims=True), out=out)
 
 
 def accumulation_dtype(step: Step) -> np.dtype[Any] | None:

@@ -558,7 +558,7 @@ def create_pooling_backward(library: dnnl.Library, layer: PoolLayer, is_nhwc: bo
 
 ARG_MEAN, ARG_VARIANCE, ARG_SCALE, ARG_SHIFT = 49, 50, 51, 52
 USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8  # dnnl_normalization_flags_t
-BLOCK_ELEMENTS = 1 << 18  # of the rows whose statistics are computed at once; they stay in the L2 cache
+BLOCK_ELEMENTS = 1 << 17  # of the rows whose sums are computed at once; they and the result stay in the L2 cache
 MIN_BLOCK_ROWS = 16  # with fewer, the stages of the formula compute it; chosen without a measurement
 COLUMN_MULTIPLE = 16  # of columns, without which oneDNN takes ten times as long or more
 FLOAT64_TEMPLATE = np.empty(0, np.float64)
@@ -589,7 +589,7 @@ class OneDNNBatchNorm(OneDNNConvolution):
             return
         if not y.flags.writeable:  # oneDNN does not check
             raise ValueError("output array is read-only")
-        self._compute_parts(x, y, parts, size)
+        self._compute_parts(x, parts, size)
         np.copyto(wide, parts.reshape(wide.shape))
         combine_parts(*wide, *totals)
         for out, total in zip((mean, variance), totals, strict=True):
@@ -602,17 +602,18 @@ class OneDNNBatchNorm(OneDNNConvolution):
         if relu and not is_fused:
             np.maximum(y, 0, out=y)
 
-    def _compute_parts(self, x: Array, y: Array, parts: Array, size: int) -> None:
-        """Write the means and the variances of each block of rows; y is overwritten."""
+    def _compute_parts(self, x: Array, parts: Array, size: int) -> None:
+        """Write the means and the variances of each block of rows."""
         count = parts.shape[1]
 
         def work(blocks: Iterator[int]) -> None:
             primitive = self._get_cached(create_statistics, (size, x.shape[1]))
+            normalized = self.get_workspace("normalized", (size, x.shape[1]), x)
             buffer = self._byte_buffer("onednn scratchpad", primitive.scratchpad_desc.nbytes)
             last = (aligned_address(buffer),) if primitive.needs_scratchpad else ()
             for i in blocks:
                 block = slice(i * size, (i + 1) * size)
-                arrays = x[block], parts[0, i], parts[1, i], y[block]
+                arrays = x[block], parts[0, i], parts[1, i], normalized
                 execute(primitive, 1, (*(data_address(array).value for array in arrays), *last))
 
         workers = min(get_num_threads(), count) if x.size >= MIN_THREADED_ELEMENTS else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -115,6 +115,34 @@ def test_large_reductions_over_any_axes_run_beside_each_other(runtimes: list[Bac
             [x, y],
             layouts,
         )
+
+
+SHARED = [(1024, 1024), (1000, 1048), (1 << 20,), (37, 160, 184), (7, 150_001), (160_000, 7)]
+
+
+@pytest.mark.parametrize("shape", SHARED, ids=str)
+@pytest.mark.parametrize("where", ["cpu", "mkl"])
+def test_the_bits_of_a_sum_do_not_depend_on_how_many_threads_share_it(
+    where: str, shape: tuple[int, ...], threads: Callable[[int], None]
+) -> None:
+    if where not in RUNTIMES:
+        pytest.skip(f"{where} is not installed")
+    xs = [drawn(f"shared {i}", shape, -2, 2, False).astype("float32") for i in range(3)]
+    xs[2].flat[5] = -90  # a block with this element is computed by another exponential function
+    found = []
+    for count in (1, 2, 3):
+        threads(count)
+        be = Backend.allocate_backend(where)
+        x, y, z = map(be.array, xs)
+        masked, curved = (x > 0) * (x + y), be.tanh(x) * y + be.exp(z - x)
+        trees = [tree for axis in range(len(shape)) for tree in (be.sum(masked, axis), be.sum(masked * y, axis))]
+        trees += [tree for axis in range(len(shape)) for tree in (be.sum(curved, axis), be.max(masked * y, axis))]
+        trees += [be.sum((x + y) * y), x - be.mean(masked, axis=0) * y, be.sum(masked) * (x > y)]
+        found.append([tree.asnumpyarray() for tree in trees])
+        be.cleanup_backend()
+    for values in found[1:]:
+        for value, alone in zip(values, found[0], strict=True):
+            np.testing.assert_array_equal(value, alone)
 
 
 def test_large_arrays_of_users_ops_views_and_mixed_dtypes(runtimes: list[Backend], own: Any) -> None:
