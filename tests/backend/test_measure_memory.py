@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import math
 import subprocess
 import sys
 import threading
@@ -181,7 +180,7 @@ def test_a_plan_without_temporaries_or_registers_needs_nothing(arena_be: Backend
 def test_the_needs_of_a_large_tree_are_its_temporaries_its_partials_and_registers_for_each_thread(
     cpu: Backend, threads: Any
 ) -> None:
-    x = cpu.ones((1000, 2000))  # 2e6 elements in 31 blocks, of 65536 in one row of blocks
+    x = cpu.ones((1000, 2000))  # 2e6 elements in the fewest equal blocks of at most 65536, in multiples of 64
     tree = cpu.sum(cpu.exp(x) * cpu.log(x))
     sizes = {}
     for n in (1, 2, 3):
@@ -189,9 +188,8 @@ def test_the_needs_of_a_large_tree_are_its_temporaries_its_partials_and_register
         sizes[n] = cpu.plan(tree).required_arena_bytes()
     one_set = sizes[2] - sizes[1]
     assert sizes[3] - sizes[2] == one_set
-    block = -(-math.ceil(2e6 / 31) // 64) * 64  # elements, in whole cache lines
-    assert one_set == 2 * 4 * block  # e^x and log x
-    assert sizes[1] - one_set == 128  # the partial sums of 31 blocks, in whole cache lines
+    assert one_set == 2 * 4 * 40_000  # e^x and log x
+    assert sizes[1] - one_set == 256  # the partial sums of 50 blocks, in whole cache lines
 
 
 def test_a_buffer_that_is_too_small_is_freed_before_a_larger_one_is_allocated(

@@ -262,7 +262,7 @@ class FusedStage:
         axis = max(i for i, n in enumerate(self.grid) if n > 1)
         reduced = self.reduced_groups[0] if self.reductions else []
         is_uneven = axis in reduced and self.merged_sizes[axis] % self.tile[axis] > 0
-        if len(reduced) > 1 or is_uneven:
+        if len(reduced) > 1 or is_uneven or any(axes != reduced for axes in self.reduced_groups):
             return
         size, tile, count = self.merged_sizes[axis], self.tile[axis], min(limit, self.grid[axis])
         if axis in reduced:
