@@ -5,8 +5,9 @@ PYTHON ?= python3
 # a GPU. The tests run on every runtime that is installed.
 TEST_GROUPS ?= test
 # The number of pytest processes. Each uses one thread unless a test sets more: several processes with more threads than
-# CPUs slow each other down.
+# CPUs slow each other down. Of all tests, some wait for processes or timeouts, and leave a tenth of the CPUs' time.
 WORKERS ?= 2
+test: WORKERS = 3
 test test-quick test-slow: export OMP_NUM_THREADS ?= 1
 # Without compiled files, each of the processes that the tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -60,6 +60,12 @@ def test_two_classes_with_one_output_are_decided_at_one_half():
     assert encoder.classes_of("predict", np.array([[0.4], [0.6]])).tolist() == [False, True]
 
 
+def test_without_training_the_classes_of_one_output_are_0_and_1_and_of_more_their_indices():
+    for outputs, activation in ((1, "Logistic"), (2, "Softmax"), (4, "Softmax")):
+        encoder = choose_target_encoder("evaluate", [0, 1], outputs, activation, None, is_training=False)
+        assert list(encoder.classes) == [*range(max(outputs, 2))]
+
+
 def test_one_hot_labels_are_classes_for_softmax_and_labels_for_logistic(rng):
     y = np.eye(3)[[2, 0, 1]]
     encoder = choose_target_encoder("fit", y, 3, "Softmax", None)

@@ -155,6 +155,8 @@ def test_large_trees_are_drawn_from_the_result_down(be, x, deep, shared, form):
 def test_a_drawing_counts_the_operands_that_it_omits(be, x):
     picture = be.concat([x] * 5000, 0).draw("svg")
     assert groups(picture, "omitted") == [["... 4,960 more operands"]]
+    for count, words in ((41, "1 more operand"), (42, "2 more operands")):
+        assert groups(be.concat([x] * count, 0).draw("svg"), "omitted") == [[f"... {words}"]]
 
 
 @pytest.fixture(scope="module")
