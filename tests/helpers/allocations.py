@@ -21,7 +21,7 @@ def buffers(run: Callable[[], Any]) -> list[int]:
 
     def look(frame: Any, event: str, arg: Any) -> None:
         nonlocal before
-        if tracemalloc.get_traced_memory()[0] >= before + 500:
+        if tracemalloc.get_traced_memory()[0] >= before + 1000:
             traces = tracemalloc.take_snapshot().filter_traces([of_numpy]).traces
             found.extend(trace.size for trace in traces if trace.size > 2048)
         before = tracemalloc.get_traced_memory()[0]
