@@ -75,9 +75,10 @@ BLOCK_ELEMENTS = 1 << 16  # a few float32 blocks fit the L2 cache
 # blocks of BLOCK_ELEMENTS; max(abs(x)) takes 1.3 times as long
 MAX_BLOCK_ELEMENTS = 1 << 18
 MIN_SUM_BLOCKS = 4  # minimum number of blocks of a large stage with one op and sums
-# size limit of the blocks that several threads share: in calls of 64k float32, each of 5 to 20 us, two threads mostly
-# wait for Python's lock, and take 0.7 to 1.5 times as long as one thread, in these calls 0.5 to 0.8
-MAX_SHARED_ELEMENTS, MAX_SHARED_BITS = 1 << 18, 32  # those of float64 take twice as long, and more than they gain
+# size limit of the blocks that several threads share. A call on 64k float32 takes 5 to 20 us, and two threads that make
+# such calls mostly wait for Python's lock: with blocks of 64k elements, sums of masked elements take twice as long
+MAX_SHARED_ELEMENTS = 1 << 18
+MAX_SHARED_BITS = 32  # of an element: calls on 64k float64 are long enough, and larger blocks leave the cache
 # block size along the last axis, if only earlier axes are reduced; 1 << 9 to 1 << 15 differ by less than 15 %
 MIN_LAST_AXIS_ELEMENTS = 1 << 12
 # size, and elements times cost per element, from which a stage runs on several threads; 1.1 to 1.8 times slower while
@@ -245,18 +246,19 @@ class FusedStage:
         self.grid = [-(-n // t) for n, t in zip(self.merged_sizes, self.tile, strict=True)]
         self.num_blocks = math.prod(self.grid)
         self.combined_groups = self.reduced_groups  # the axes along which partial results are combined
-        self.divided: tuple[int, int] | None = None  # a merged axis that is two, tiles and their elements, and a tile
+        self.divided: tuple[int, int] | None = None  # (axis, tile): in a call, the axis is two, of tiles and of a tile
         self._join_tiles()
         self.merged_operands = [self._merge_operand(v) for v in (*self.inputs, *self.outputs)]
 
     def _join_tiles(self) -> None:
-        """Let a block have several tiles if several threads share the blocks: along the last axis that is divided.
+        """Let a block have several tiles if several threads share the blocks: along the last axis with several tiles.
 
-        An axis of partial results becomes two, tiles and their elements, so that each sum is the same.
+        If sums are over this axis, it becomes two axes, of tiles and of the elements of a tile: each tile still has one
+        partial sum, so that results do not depend on the number of threads.
         """
         limit = min(MAX_SHARED_ELEMENTS // math.prod(self.tile), self.num_blocks // get_num_threads())
         is_narrow = all(dtype_bits(step.dtype) <= MAX_SHARED_BITS for step in self.steps.values())
-        # a library computes exp of a block in one of two ways, depending on its values
+        # oneDNN or NumPy computes exp of a block, depending on its smallest element
         if limit < 2 or self.num_workers == 1 or not is_narrow or "exp" in self.op_names:
             return
         axis = max(i for i, n in enumerate(self.grid) if n > 1)
