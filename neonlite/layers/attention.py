@@ -146,7 +146,7 @@ class MultiHeadAttention(ParameterLayer):
             )
         self.nin = 0  # features; parameter_specs needs it before configure
         self.mask: Tensor | Any = None
-        self.causal_mask: Tensor | Any = None  # (T, T): 1 where step s is not later than step t
+        self.causal_mask: Tensor | Any = None  # (T, T): at (t, s), 1 where step s is not later than step t
         self.alibi_bias: Tensor | Any = None  # (heads, 1, T, T): subtracted from the scores
 
     def configure(self, in_obj: LayerInput) -> Self:
@@ -180,14 +180,14 @@ class MultiHeadAttention(ParameterLayer):
         if self.causal and (self.causal_mask is None or self.causal_mask.shape != (T, T)):
             step = be.array(list(range(T)))
             self.causal_mask = be.zeros((T, T), name=f"{self.name}.causal_mask")
-            self.causal_mask[:] = be.less_equal(step, step.T)
+            self.causal_mask[:] = be.greater_equal(step, step.T)
         if self.alibi_slopes is not None and (self.alibi_bias is None or self.alibi_bias.shape[2:] != (T, T)):
             step = be.array([list(range(T))])
             slope, lag = (
                 be.reshape(be.array(x), (H, 1, 1, 1)) for x in (self.alibi_slopes, self.alibi_offsets or [0] * H)
             )
             self.alibi_bias = be.zeros((H, 1, T, T), name=f"{self.name}.alibi_bias")
-            self.alibi_bias[:] = slope * be.absolute(step - step.T - lag)
+            self.alibi_bias[:] = slope * be.absolute(step.T - step - lag)
 
     def formula(self, x: Tensor) -> Operand:
         """Return the outputs, with a dropout mask that the op-tree draws."""
@@ -212,19 +212,19 @@ class MultiHeadAttention(ParameterLayer):
         x : Tensor or op-tree
             Inputs (F, T N).
         mask_of : callable, optional
-            Returns the dropout mask of the attention weights (heads, N, s, t).
+            Returns the dropout mask of the attention weights (heads, N, t, s).
         """
         be, F = self.be, self.nin
         weights, v = self.build_weights(x)
         if mask_of is not None and self.keep < 1:
             weights = weights * mask_of(weights) * (1 / self.keep)
-        context = be.reshape(be.transpose(v @ weights, (0, 2, 1, 3)), (F, -1))
+        context = be.reshape(be.transpose(v @ weights.T, (0, 2, 1, 3)), (F, -1))
         y = be.dot(self.W_out, context)
         y = y if self.bias is None else y + self.b_out
         return be.reshape(self.to_time_major(y), (F, -1))
 
     def build_weights(self, x: Operand) -> tuple[Operand, Operand]:
-        """Return the attention weights (heads, N, s, t) and the values (heads, N, F / heads, s) as op-trees.
+        """Return the attention weights (heads, N, t, s) and the values (heads, N, F / heads, s) as op-trees.
 
         Parameters
         ----------
@@ -241,22 +241,22 @@ class MultiHeadAttention(ParameterLayer):
             return be.transpose(be.reshape(y, heads), (0, 2, 1, 3))
 
         q, k, v = map(split_heads, range(3))
-        scores = k.T @ q * self.scale
+        scores = q.T @ k * self.scale
         scores = scores if self.alibi_bias is None else scores - self.alibi_bias
-        return be.softmax(scores, 2) if mask is None else be.masked_softmax(scores, mask, 2), v
+        return be.softmax(scores, -1) if mask is None else be.masked_softmax(scores, mask, -1), v
 
     @property
     def attention_weights(self) -> Tensor:
         """The attention weights for the inputs of the last ``fprop``, (heads, N, T, T)."""
-        return as_tensor(self.build_weights(self.inputs)[0])
+        return as_tensor(self.build_weights(self.inputs)[0].T)
 
     def get_attention_mask(self) -> Operand | None:
-        """Return an op-tree that broadcasts to (heads, N, s, t), 1 where step t may attend to step s, or None."""
+        """Return an op-tree that broadcasts to (heads, N, t, s), 1 where step t may attend to step s, or None."""
         if self.mask is None:
             return self.causal_mask
         self.check_tensor("mask", self.mask, (1, self.steps))
         be = self.be
-        mask = be.transpose(be.reshape(self.mask, (1, self.steps, -1, 1)), (0, 2, 1, 3))
+        mask = be.transpose(be.reshape(self.mask, (1, self.steps, 1, -1)), (0, 3, 2, 1))
         return mask if self.causal_mask is None else mask * self.causal_mask
 
     def to_batch_major(self, x: Operand) -> Operand:

@@ -168,8 +168,7 @@ def batch_norm(
     be: BackendBase, x: Operand, gamma: Operand | None = None, beta: Operand | None = None, *, eps: float = 1e-5
 ) -> Operand:
     """Return images (C, *sizes, N), each channel normalized."""
-    mean, scale = channel_statistics(be, x, eps)
-    d = x - mean if x.ndim == 2 else x + -mean
+    d, scale = deviation(be, x, tuple(range(1, x.ndim)), eps)
     return scale_and_shift(d * scale_and_shift(scale, per_channel(be, x, gamma), None), None, per_channel(be, x, beta))
 
 
@@ -187,25 +186,12 @@ def grad_batch_norm(
     n are the normalized images.
     """
     axes, m = tuple(range(1, x.ndim)), math.prod(x.shape[1:])
-    mean, scale = channel_statistics(be, x, eps)
-    d: Any = x - mean if x.ndim == 2 else -mean + x
+    d, scale = deviation(be, x, axes, eps)
     dgamma, dbeta = be.sum(d * dz, axis=axes) * scale, be.sum(dz, axis=axes)
     k = scale * dgamma * (1 / m)
-    dx: Any = dz - d * k if x.ndim == 2 else (mean - x) * k + dz
-    dx = (dx - dbeta * (1 / m)) * scale_and_shift(scale, per_channel(be, x, gamma), None)
+    dx = (dz - d * k - dbeta * (1 / m)) * scale_and_shift(scale, per_channel(be, x, gamma), None)
     parameters = zip((gamma, beta), (dgamma, dbeta), strict=True)
     return dx, *(be.reshape(d, p.shape) for p, d in parameters if p is not None)
-
-
-def channel_statistics(be: BackendBase, x: Operand, eps: float) -> tuple[Any, Any]:
-    """Return the mean and ``1 / sqrt(variance + eps)`` of each channel.
-
-    A plan stores an expression that several passes use, and reads it again. For images, computing ``x - mean`` again is
-    faster, so each pass writes it as a different, equal expression. Features are small, so theirs is stored once.
-    """
-    axes = tuple(range(1, x.ndim))
-    mean = be.mean(x, axis=axes)
-    return mean, 1 / be.sqrt(be.mean(be.square(x - mean), axis=axes) + eps)
 
 
 def shift_batch_norm(

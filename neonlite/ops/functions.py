@@ -189,8 +189,24 @@ def transpose_strides(strides: Strides, x: Shape, z: Shape, *, axes: Axes) -> St
 
 
 def reshape_strides(strides: Strides, x: Shape, z: Shape, **_: object) -> Strides:
-    """Return the strides of shape x reshaped to z; unknown if x is not contiguous."""
-    return contiguous_strides(z) if is_contiguous(x, strides) else (math.nan,) * len(z)
+    """Return the strides of shape x reshaped to z; NaN if no view has this shape."""
+    if is_contiguous(x, strides):
+        return contiguous_strides(z)
+    old, new = [pair for pair in zip(x, strides, strict=True) if pair[0] != 1], [n for n in z if n != 1]
+    found: list[float] = []
+    while old:  # from the last axis, the axes of both shapes with the same number of elements
+        (size, step), n = old.pop(), 1
+        while (new and n < size) or (old and n > size):
+            if n < size:
+                found.append(step * n)
+                n *= new.pop()
+            else:
+                outer, outer_step = old.pop()
+                if outer_step != step * size:
+                    return (math.nan,) * len(z)
+                size *= outer
+    steps = iter(reversed(found))
+    return tuple(next(steps) if n != 1 else 1 for n in z)
 
 
 def broadcast_strides(strides: Strides, x: Shape, z: Shape, **_: object) -> Strides:

@@ -446,6 +446,26 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """
         raise NotImplementedError
 
+    def computes_transposes(self) -> bool:
+        """Return whether ``copy_transposed`` is faster than elementwise steps that read a transpose."""
+        return False
+
+    def copy_transposed(self, x: Array, out: Array) -> None:
+        """Copy a transpose of float32 into a contiguous array."""
+        raise NotImplementedError
+
+    def computes_rows(self, name: str, rows: tuple[int, int], eps: float = 0.0) -> bool:
+        """Return whether ``softmax``, or ``row_norm`` if the name is "normalized", computes rows of this shape."""
+        return False
+
+    def softmax(self, x: Array, y: Array, *, is_masked: bool) -> None:
+        """Compute the softmax y of each row of x. If ``is_masked``, that of a row of only -inf is 0, else NaN."""
+        raise NotImplementedError
+
+    def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
+        """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""
+        raise NotImplementedError
+
     def operand_shifts(self, plan: Any) -> dict[int, int]:
         """Return the bytes by which values of a plan start after a multiple of the alignment: here none."""
         return {}

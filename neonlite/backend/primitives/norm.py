@@ -100,18 +100,20 @@ class NormMethods(BackendBase):
         rows = {"xsum": xsum, "xvar": xvar, "gmean": gmean, "gvar": gvar, "gamma": gamma, "beta": beta}
         _check_features(self, "compound_fprop_bn", {"x": x, "y": y}, rows, needs_batch=not inference)
         eps, rho, accumbeta = check_floats("compound_fprop_bn", eps=eps, rho=rho, accumbeta=accumbeta)
-        times = self.shift if binary else self.multiply
         mean: Operand = gmean
         var: Operand = gvar
         x32, targets, values = widen_half(self, x), [], []
         if not inference:
             mean = self.mean(x32, axis=1) if compute_batch_sum else xsum * (1.0 / x.shape[1])
             d = x32 - mean
-            var = self.mean(times(d, d), axis=1)
+            var = self.mean(self.shift(d, d) if binary else self.square(d), axis=1)
             targets = [xsum, xvar, gmean, gvar]
             values = [mean, var, rho * gmean + (1 - rho) * mean, rho * gvar + (1 - rho) * var]
-        d = x32 + -mean  # recomputed: reusing the d above would store it in a temporary
-        value = times(times(d, 1 / self.sqrt(widen_half(self, var) + eps)), gamma) + beta
+        if inference or binary or not compute_batch_sum:
+            times = self.shift if binary else self.multiply
+            value = times(times(x32 - mean, 1 / self.sqrt(widen_half(self, var) + eps)), gamma) + beta
+        else:
+            value = self.batch_norm(x32, gamma, beta, eps=eps)
         value = self.maximum(value, 0) if relu else value
         self.assign([*targets, y], [*values, value + accumbeta * y if accumbeta else value])
         return y
@@ -173,7 +175,6 @@ class NormMethods(BackendBase):
         error, inv = widen_half(self, delta_in), 1 / self.sqrt(widen_half(self, xvar) + eps)
         xhat = times(widen_half(self, x) - xsum, inv)
         gamma_sum, beta_sum = self.sum(xhat * error, axis=1), self.sum(error, axis=1)
-        xhat = times(widen_half(self, x) + -xsum, inv)  # recomputed, as d in the forward pass
         error = error - (times(xhat, gamma_sum) + beta_sum) * (1.0 / x.shape[1])
         self.assign([grad_gamma, grad_beta, delta_out], [gamma_sum, beta_sum, times(times(error, gamma), inv)])
         return delta_out

@@ -118,6 +118,11 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         return roi_call(primitives, plan, v)
     if step.op.name == NORMALIZED.name:
         return norm_call(primitives, plan, v)
+    if step.op is TRANSPOSED:
+        return PrimitiveCall(primitives.copy_transposed, cast("tuple[int]", step.inputs), (v,))
+    if step.op is SOFTMAX:
+        rows, (x,), attrs = matrix_shape(step.shape, len(step.shape) - 1), cast("tuple[int]", step.inputs), step.attrs
+        return PrimitiveCall(lambda x, y: primitives.softmax(reshape(x, rows), reshape(y, rows), **attrs), (x,), (v,))
     if (found := image_layer(primitives, plan, v)) is None:
         return None
     roles, layer, call = found
@@ -161,11 +166,17 @@ def reorder_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primiti
 
 
 def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
-    """Return the normalization of the channels of images in NHWC, with those of the statistics that are read."""
+    """Return the normalization of rows, or of the channels of images in NHWC, with the statistics that are read."""
     step, reshape, outputs = plan.step_of(v), primitives.runtime.reshape, plan.stages[plan.stage_of[v]].steps
     inputs: Any = step.inputs
-    names, C, rows = [plan.step_of(u).op.name for u in outputs], step.shape[-1], rows_shape(step.shape)
-    shapes: list[Any] = [rows, (1, C), (1, C), rows, (1, C), (1, C)]
+    names, attrs = [plan.step_of(u).op.name for u in outputs], dict(step.attrs)
+    function: Callable[..., None]
+    if v in plan.nhwc:
+        C, rows, function = step.shape[-1], rows_shape(step.shape), primitives.batch_norm
+        shapes: list[Any] = [rows, (1, C), (1, C), rows, (1, C), (1, C)]
+    else:
+        rows, function = matrix_shape(step.shape, attrs.pop("rank")), primitives.row_norm
+        C, shapes = rows[0], [rows, rows, rows[:1], rows[:1]]
 
     def run(*arrays: NativeArray) -> None:
         results = dict(zip(names, arrays[len(inputs) :], strict=True))
@@ -173,7 +184,7 @@ def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveC
             if op.name not in results:
                 results[op.name] = primitives.get_workspace(op.name, (C,), arrays[0])
         ordered = (results[op.name] for op in (NORMALIZED, MEANS, VARIANCES))
-        primitives.batch_norm(*map(reshape, (*arrays[: len(inputs)], *ordered), shapes), **step.attrs)
+        function(*map(reshape, (*arrays[: len(inputs)], *ordered), shapes), **attrs)
 
     return PrimitiveCall(run, inputs, tuple(outputs))
 
@@ -209,7 +220,7 @@ def find_indices_of(plan: Plan, v: int) -> int | None:
 def join_results(plan: Plan) -> None:
     """Move the steps that one primitive computes together into one stage.
 
-    These are maxima and their positions, and normalized images and their statistics.
+    These are maxima and their positions, and normalized images or rows and their statistics.
     """
     first = {
         (step.op.name, step.inputs, tuple(step.attrs.items())): v
@@ -288,9 +299,11 @@ def pooling_layer(step: Step, dtype: str, op: str, I: Shape, O: Shape) -> PoolLa
 
 # --- the layout of the images of a plan: NHWC between the primitives that are fastest in it ---
 
+COPIES = ("cast", "stop_gradient")
 REDUCTIONS = ("sum", "max", "min", "prod")  # whose result depends on no order of the elements
 UNPOOLINGS = ("max_unpool", "sum_unpool")
 MAX_ROW_ELEMENTS = 1 << 10  # of the rows with several pixels
+MIN_TRANSPOSED = 1 << 15  # elements of a transpose from which its copy is a step
 MIN_ROW_IMAGES = 1 << 15  # elements of images below which longer rows gain less than the copies of operands take
 
 
@@ -299,27 +312,48 @@ def swap_axes(xp: Any, x: Any) -> Any:
     return xp.permute_dims(x, (x.ndim - 1, *range(1, x.ndim - 1), 0))
 
 
-# batch_norm of images in NHWC, the means and the variances, which one primitive computes from x, gamma and beta
+# batch_norm of images in NHWC, which one primitive computes from x, gamma and beta, or the normalization of rows, from
+# x alone; and the means and the variances
 NORMALIZED = Op(
     "normalized",
-    doc="batch_norm in NHWC, with relu or without",
+    doc="batch_norm in NHWC, with relu or without, or normalize over the last axes",
     kind="library",
     has_method=False,
     flops_fn=lambda z, *operands: 7 * math.prod(z),
 )
-MEANS = Op("means", doc="the means of the channels", kind="library", has_method=False)
-VARIANCES = Op("variances", doc="the variances of the channels", kind="library", has_method=False)
+MEANS = Op("means", doc="the means of the channels or rows", kind="library", has_method=False)
+VARIANCES = Op("variances", doc="the variances of the channels or rows", kind="library", has_method=False)
+SOFTMAX = Op(
+    "softmax",
+    doc="softmax over the last axis",
+    kind="library",
+    has_method=False,
+    flops_fn=lambda z, x: 5 * math.prod(z),
+)
 JOINED = {"max_pool_indices": "max_pool", MEANS.name: NORMALIZED.name, VARIANCES.name: NORMALIZED.name}
+TRANSPOSED = Op("transposed", doc="a contiguous copy of a transpose", kind="library", has_method=False)
 REORDER = Op("reorder", swap_axes, doc="images copied from CHWN to NHWC, or back", kind="library", has_method=False)
 
 
-def lay_out_images(primitives: ReferencePrimitives, plan: Plan) -> None:
-    """Rewrite a plan with several image ops so that images stay in NHWC between those that the library computes."""
+def choose_primitives(primitives: ReferencePrimitives, plan: Plan) -> None:
+    """Rewrite a plan so that primitives compute formulas, and images stay in NHWC between those of the library."""
     read = {plan.view_base(x) for s in plan.steps if s.kind != "view" for x in s.inputs if isinstance(x, int)}
     preferring = {v for v in plan.step_values if prefers_nhwc(primitives, plan, v, v not in plan.outputs or v in read)}
-    if len(preferring) > 1 and any(plan.step_of(v).op.name in CONVOLUTIONS for v in preferring):
-        norms = find_norms(primitives, plan, preferring)
-        ImageLayouts(primitives, plan, preferring).rewrite(norms)
+    if len(preferring) < 2 or not any(plan.step_of(v).op.name in CONVOLUTIONS for v in preferring):
+        preferring = set()
+    formulas = find_formulas(primitives, plan, preferring)
+    inputs = {x for s in plan.steps if s.kind == "elementwise" for x in s.inputs if isinstance(x, int)}
+    if preferring or formulas or any(is_transpose(primitives, plan, x) for x in inputs):
+        PlanRewriter(primitives, plan, preferring).rewrite(formulas)
+
+
+def is_transpose(primitives: ReferencePrimitives, plan: Plan, x: int) -> bool:
+    """Return whether the library copies a view faster than elementwise steps read it: its last axis is not the last."""
+    if x not in plan.strides or plan.dtype(x) != "float32":
+        return False
+    shape, strides = plan.shape(x), plan.strides[x]
+    is_strided = shape[-1] > 1 < strides[-1] and all(n >= 1 for n in strides)  # also for NaN False
+    return is_strided and math.prod(shape) >= MIN_TRANSPOSED and primitives.computes_transposes()
 
 
 def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: bool) -> bool:
@@ -330,44 +364,116 @@ def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: b
     return (is_read or roles[-1] == "F") and primitives.computes(plan.step_of(v).op.name, layer)
 
 
-class Norm(NamedTuple):
-    """A batch_norm of a plan: the values of its operands, of the statistics in its formula, and of its result.
+class Formula(NamedTuple):
+    """A formula of a plan that a primitive computes: its operands, and its results with their ops, the main one first.
 
-    If ``attrs["relu"]``, the result is max(., 0) of the formula.
+    ``parameters``: the factor and the term of each row of the main result, by the op; they are further steps.
     """
 
     operands: tuple[int, ...]
-    mean: int
-    variance: int
-    result: int
+    results: dict[int, Op]
     attrs: dict[str, Any]
+    parameters: dict[str, int] = {}  # noqa: RUF012
+
+    @property
+    def main(self) -> int:
+        """The main result."""
+        return next(iter(self.results))
 
 
-def find_norms(primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> list[Norm]:
-    """Return each batch_norm with gamma and beta, of images from a convolution in NHWC, that a primitive computes.
-
-    Of those of the same images, it is the first.
-    """
-    found: list[Norm] = []
+def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> list[Formula]:
+    """Return the formulas of float32 that primitives compute; of the norms of the same values, the first."""
+    found: list[Formula] = []
+    normalized: set[int] = set()
     for v, step in plan.composites.items():
-        operands: Any = step.inputs
-        if step.op.name != "batch_norm" or len(operands) < 3 or step.dtype != "float32":
+        operands, name = cast("tuple[int, ...]", step.inputs), step.op.name
+        if any(plan.dtype(x) != "float32" for x in (v, *operands[:1])):
             continue
-        x, *parameters = operands
-        rows = rows_shape(swap_ends(step.shape)) if skip_reshapes(plan, x) in preferring else None
-        if rows is None or x in [norm.operands[0] for norm in found]:
-            continue
-        if not all(p < len(plan.leaves) and plan.is_contiguous(p) for p in parameters):
-            continue
-        if primitives.computes_batch_norm(rows, step.attrs["eps"]):
-            inner = [plan.step_of(u) for u in formula_values(plan, v, operands)]
-            mean: Any = next(s.inputs[1] for s in inner if s.op.name == "sub" and s.inputs[0] == x)
-            total: Any = next(s.inputs[0] for s in inner if s.op.name == "sqrt")  # variance + eps
-            variance: Any = plan.step_of(total).inputs[0]
-            relu = find_relu(plan, v)
-            attrs = step.attrs | {"relu": relu is not None}
-            found.append(Norm(operands, mean, variance, v if relu is None else relu, attrs))
+        formula = None
+        if name in ("softmax", "masked_softmax"):
+            formula = find_softmax(primitives, plan, v)
+        elif name in ("batch_norm", "normalize") and operands[0] not in normalized:
+            if name == "batch_norm" and skip_reshapes(plan, operands[0]) in preferring:
+                formula = find_batch_norm(primitives, plan, v)
+            elif not preferring or len(step.shape) == 2:  # else they are probably in NHWC
+                formula = find_row_norm(primitives, plan, v)
+            normalized.update(operands[:1] if formula else ())
+        found += [formula] if formula else []
     return found
+
+
+def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
+    """Return a softmax over the last axis."""
+    step, is_masked = plan.composites[v], plan.composites[v].op.name == "masked_softmax"
+    inner = {u: plan.step_of(u) for u in formula_values(plan, v, cast("tuple[int, ...]", step.inputs))}
+    total = next(s.shape for s in inner.values() if s.op.name == "sum")
+    x = step.inputs[0]
+    if is_masked:  # then those of the masked elements are -inf
+        x = next((u for u, s in inner.items() if s.op.name == "where" and x in s.inputs), None)  # type: ignore[assignment]
+    if not isinstance(x, int) or (rows := rows_of(plan, x, total)) is None or rows.rank != len(total) - 1:
+        return None
+    return (
+        Formula((x,), {v: SOFTMAX}, {"is_masked": is_masked})
+        if primitives.computes_rows("softmax", rows.shape)
+        else None
+    )
+
+
+def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
+    """Return a normalization over the last axes."""
+    step = plan.composites[v]
+    x, *parameters = cast("tuple[int, ...]", step.inputs)
+    mean, variance = find_statistics(plan, v)
+    rows, eps = None if mean is None else rows_of(plan, x, plan.shape(mean)), step.attrs["eps"]
+    if rows is None or not primitives.computes_rows("normalized", rows.shape, eps):
+        return None
+    results = {v: NORMALIZED, mean: MEANS, variance: VARIANCES}
+    return Formula((x,), results, {"rank": rows.rank, "eps": eps}, dict(zip(("mul", "add"), parameters, strict=False)))
+
+
+def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
+    """Return a batch_norm with gamma and beta, of images from a convolution in NHWC; with max(., 0) of it, if read."""
+    step = plan.composites[v]
+    operands = cast("tuple[int, ...]", step.inputs)
+    rows, eps = rows_shape(swap_ends(step.shape)), step.attrs["eps"]
+    if rows is None or len(operands) < 3 or not primitives.computes_batch_norm(rows, eps):
+        return None
+    if not all(p < len(plan.leaves) and plan.is_contiguous(p) for p in operands[1:]):
+        return None
+    mean, variance = find_statistics(plan, v)
+    if mean is None:
+        return None
+    relu = find_relu(plan, v)
+    results = {v if relu is None else relu: NORMALIZED, mean: MEANS, variance: VARIANCES}
+    return Formula(operands, results, step.attrs | {"relu": relu is not None})
+
+
+def find_statistics(plan: Plan, v: int) -> tuple[Any, Any]:
+    """Return the mean and the variance of a normalization, or None."""
+    operands: Any = plan.composites[v].inputs
+    inner = [plan.step_of(u) for u in formula_values(plan, v, operands)]
+    mean = next((s.inputs[1] for s in inner if s.op.name == "sub" and s.inputs[0] == operands[0]), None)
+    total: Any = next(s.inputs[0] for s in inner if s.op.name == "sqrt")  # variance + eps
+    return mean, plan.step_of(total).inputs[0]
+
+
+class Rows(NamedTuple):
+    """A value as a matrix: its shape, and the number of axes of the value before those of a row."""
+
+    shape: tuple[int, int]
+    rank: int
+
+
+def rows_of(plan: Plan, x: int, reduced: Shape) -> Rows | None:
+    """Return a contiguous value as rows, over which a reduction to a shape runs; None if there are none."""
+    shape = plan.shape(x)
+    rank = next((n for n in range(len(shape)) if reduced == shape[:n] + (1,) * (len(shape) - n)), None)
+    return None if rank is None or 0 in shape or not plan.is_contiguous(x) else Rows(matrix_shape(shape, rank), rank)
+
+
+def matrix_shape(shape: Shape, rank: int) -> tuple[int, int]:
+    """Return the shape of a matrix, whose rows are over the axes from ``rank`` on."""
+    return math.prod(shape[:rank]), math.prod(shape[rank:])
 
 
 def find_relu(plan: Plan, v: int) -> int | None:
@@ -389,8 +495,10 @@ def formula_values(plan: Plan, v: int, operands: Collection[int]) -> list[int]:
     return found
 
 
-class ImageLayouts:
+class PlanRewriter:
     """The values of a plan in their own shape, and of images those in NHWC, while its steps are rewritten.
+
+    A transpose is copied once, for the elementwise steps that read it.
 
     Images in NHWC are a value of the shape (N, *sizes, C): the elementwise steps and reductions that read them run over
     this shape, and ``reorder`` copies images between the two shapes where another step reads them. Leaves and targets
@@ -400,37 +508,40 @@ class ImageLayouts:
     """
 
     def __init__(self, primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> None:
-        self.plan, self.preferring = plan, preferring
+        self.primitives, self.plan, self.preferring = primitives, plan, preferring
         self.takes_short_rows = primitives.takes_short_rows
         self.steps, self.outputs = dict(plan.numbered_steps), set(plan.outputs)
         self.shapes = {v: plan.shape(v) for v in range(len(plan.leaves) + len(plan.steps))}
         self.plain: dict[int, int] = {v: v for v in range(len(plan.leaves))}  # {old value: new value}
         self.nhwc: dict[int, int] = {}
         self.rows: dict[int, int] = {}  # the same images as a matrix, several pixels in a row
+        self.copies: dict[int, int] = {}  # {new value of a transpose: its contiguous copy}
         self.repeated: dict[tuple[int, Shape], int] = {}  # {(old value, shape of the rows): numbers of the channels}
         plan.steps, plan.strides = [], {}
 
-    def rewrite(self, norms: Sequence[Norm]) -> None:
+    def rewrite(self, formulas: Sequence[Formula]) -> None:
         """Append the new steps to the plan, and group them into stages."""
         plan, needed = self.plan, self.needed_values({})
-        by_value = {v: x for x in norms if x.result in needed for v in (x.mean, x.variance, x.result)}
+        by_value = {v: x for x in formulas if x.main in needed for v in x.results}
         needed = self.needed_values(by_value)
         for v, step in self.steps.items():
             if v in by_value:
-                if v == by_value[v].mean:
-                    self.append_norm(by_value[v], needed)
+                if v == min(by_value[v].results):
+                    self.append_formula(by_value[v], needed)
+                if v == by_value[v].main:
+                    self.append_parameters(by_value[v])
             elif v in needed:
                 self.append(v, step)
         plan.outputs = [self.as_output(i, v) for i, v in enumerate(plan.outputs)]
         plan.nhwc = {*self.nhwc.values(), *self.rows.values()}
         plan.plan_stages()
 
-    def needed_values(self, by_value: dict[int, Norm]) -> set[int]:
+    def needed_values(self, by_value: dict[int, Formula]) -> set[int]:
         """Return the values from which the outputs are computed, if these are the results of primitives."""
         needed = set(self.outputs)
         for v, step in reversed(self.steps.items()):
             if v in needed:
-                inputs = by_value[v].operands if v in by_value else step.inputs
+                inputs = (*by_value[v].operands, *by_value[v].parameters.values()) if v in by_value else step.inputs
                 needed.update(x for x in inputs if isinstance(x, int))
         return needed
 
@@ -447,6 +558,14 @@ class ImageLayouts:
         elif is_nhwc and is_nhwc[0] and self.append_view_or_reduction(v, step):
             return None
         inputs = [self.as_plain(y) if isinstance(y, int) else y for y in step.inputs]
+        for n in full if step.kind == "elementwise" else ():
+            x = inputs[n]
+            if isinstance(x, int) and is_transpose(self.primitives, self.plan, x):
+                copy = Step(TRANSPOSED, {}, (x,), step.shape, "float32", "float32")
+                if step.op.name in COPIES and step.dtype == "float32":
+                    step, inputs = copy, [x]
+                    break
+                inputs[n] = self.copies[x] = self.copies.get(x) or self.plan.append_step(copy)
         self.plain[v] = self.plan.append_step(step._replace(inputs=tuple(inputs)))
         return None
 
@@ -497,15 +616,25 @@ class ImageLayouts:
         else:
             self.append_nhwc(v, step, inputs)
 
-    def append_norm(self, norm: Norm, needed: Collection[int]) -> None:
-        """Append the steps that compute normalized images, and those of their statistics that are needed."""
-        (x, *parameters), step = norm.operands, self.steps[norm.result]
-        inputs = self.as_nhwc(x), *parameters
-        self.append_nhwc(norm.result, step._replace(op=NORMALIZED, attrs=norm.attrs), inputs)
-        for v, op in ((norm.mean, MEANS), (norm.variance, VARIANCES)):
-            if v not in needed:
-                continue
-            new = self.steps[v]._replace(op=op, attrs=norm.attrs, inputs=inputs)
+    def append_formula(self, formula: Formula, needed: Collection[int]) -> None:
+        """Append the steps of a primitive, for the main result of a formula and the others that are needed."""
+        (x, *others), attrs = formula.operands, formula.attrs
+        is_nhwc = "relu" in attrs
+        inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *others
+        for v, op in formula.results.items():
+            new = self.steps[v]._replace(op=op, attrs=attrs, inputs=inputs)
+            if v == formula.main and is_nhwc:
+                self.append_nhwc(v, new, inputs)
+            elif v == formula.main or v in needed:
+                self.plain[v] = self.plan.append_step(new)
+
+    def append_parameters(self, formula: Formula) -> None:
+        """Append the steps that scale and shift the main result of a formula."""
+        v = formula.main
+        step, shape = self.steps[v], self.shapes[v][: formula.attrs.get("rank", 0)]
+        for name, p in formula.parameters.items():
+            column = self.reshape(self.as_plain(p), shape + (1,) * (len(step.shape) - len(shape)))
+            new = step._replace(op=OPS[name], attrs={}, inputs=(self.plain[v], column))
             self.plain[v] = self.plan.append_step(new)
 
     def append_nhwc(self, v: int, step: Step, inputs: Sequence[int | Constant], **attrs: Any) -> None:

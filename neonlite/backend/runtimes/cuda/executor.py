@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
-from neonlite.backend.primitives.rows import find_primitives, join_results, lay_out_images
+from neonlite.backend.primitives.rows import choose_primitives, find_primitives, join_results
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
@@ -382,7 +382,7 @@ class CudaExecutor:
         if not is_check_synchronous():  # errors are raised at the next synchronization
             plan.raising_values = [v for v in plan.raising_values if not is_gather(plan, plan.step_of(v))]
             plan.set_stages(plan.stages)
-        lay_out_images(self.primitives, plan)
+        choose_primitives(self.primitives, plan)
         join_results(plan)
         libraries.fuse_gemm_sums(plan)
         fuse_row_stages(plan)

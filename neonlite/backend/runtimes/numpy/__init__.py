@@ -21,7 +21,7 @@ from neonlite.backend.planning.steps import Stage
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer, axis_window_offsets
 from neonlite.backend.primitives.recurrent import store_by_time
-from neonlite.backend.primitives.rows import find_primitives, join_results, lay_out_images
+from neonlite.backend.primitives.rows import choose_primitives, find_primitives, join_results
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import accelerated, accelerator_versions, data_address
 from neonlite.backend.runtimes.base import Runner, Runtime
@@ -432,7 +432,7 @@ class BlockedExecutor(StageExecutor):
 
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)`` for a plan, and set ``plan.required_arena_bytes`` and ``primitives``."""
-        lay_out_images(self.primitives, plan)
+        choose_primitives(self.primitives, plan)
         join_results(plan)
         store_by_time(self.primitives, plan)
         plan.reuse_operands(self.primitives.operand_shifts(plan))

@@ -129,11 +129,8 @@ class StageExecutor:
         """
         return steps, {}
 
-    def find_function(self, step: Step, size: int, in_order: bool) -> Callable[[Array, Array], None] | None:
-        """Return a function (x, out) that is faster than NumPy for a step on ``size`` elements, or None: none here.
-
-        ``in_order``: the operand and the result are contiguous.
-        """
+    def find_function(self, step: Step, size: int) -> Callable[[Array, Array], None] | None:
+        """Return a function (x, out) that is faster than NumPy for a step on ``size`` elements, or None: none here."""
         return None
 
     # --- buffers, per thread ---
@@ -559,7 +556,7 @@ class StageCode:
             if v in self.chains:
                 is_worker = self.stage.is_tiled and not self.stage.is_all_chains
                 names[f"chain{v}"] = self.chains[v] if is_worker else self.chains[v].run_parallel
-            elif function := self.stage.executor.find_function(step, elements, self._is_in_order(v)):
+            elif function := self.stage.executor.find_function(step, elements):
                 names[f"fast_{step.op.name}"], templates[v] = function, f"fast_{step.op.name}({{x}}, {{z}})"
         outputs = {v: f"o{n}" for n, v in enumerate(self.outputs)}
         at = {v: i for i, v in enumerate(order)}
@@ -633,11 +630,6 @@ class StageCode:
         self.source = f"def fused_stage({', '.join(arguments)}):\n    " + "\n    ".join(lines)
         exec(compile_source(self.source), names)
         self.function = names["fused_stage"]
-
-    def _is_in_order(self, v: int) -> bool:
-        """Return whether the operands and the result of a step are contiguous."""
-        operands = (x for x in self.steps[v].inputs if isinstance(x, int))
-        return all(map(self.plan.is_contiguous, (v, *operands)))
 
     def _select_reduction_functions(self) -> dict[int, Callable[..., None]]:
         """Return {reduction: function} where that is faster than NumPy; a summed product is part of it."""

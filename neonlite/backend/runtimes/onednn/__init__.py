@@ -193,10 +193,8 @@ class OneDNNExecutor(BlockedExecutor):
         """Return the steps of a stage with each chain merged into one, and {last value of a chain: chain}."""
         return fuse_chains(plan, steps, domain, live_out)
 
-    def find_function(self, step: Step, size: int, in_order: bool) -> post_ops.EltwiseFunction | None:
+    def find_function(self, step: Step, size: int) -> post_ops.EltwiseFunction | None:
         """Return oneDNN's function for a step on ``size`` elements, or None."""
-        if in_order and step.op.name == "stop_gradient":  # oneDNN's copy is a transpose
-            return None
         function = post_ops.ELTWISE_FUNCTIONS.get(step.op.name) if step.dtype == "float32" else None
         return function if function and function.min_size <= size else None
 

@@ -1,4 +1,4 @@
-"""Convolution, pooling and batch normalization by oneDNN: NHWC primitives, their cache, and the reorders around them.
+"""Convolution, pooling, normalization and softmax by oneDNN: primitives, their cache, and the reorders around them.
 
 oneDNN is fast in NHWC only. A plan keeps images in NHWC, (N, D, H, W, C), between its primitives; see
 ``backend/primitives/rows.py``. Other images, (C, D, H, W, N), are reordered in each call.
@@ -32,7 +32,7 @@ from neonlite.backend.runtimes import data_address, openmp_threads
 from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.runtimes.numpy.stages import MIN_THREADED_ELEMENTS
 from neonlite.backend.runtimes.onednn import bindings as dnnl
-from neonlite.backend.runtimes.onednn.post_ops import execute
+from neonlite.backend.runtimes.onednn.post_ops import copy_transposed, execute
 from neonlite.ops.functions import contiguous_strides
 from neonlite.typing import NativeArray, NumPyArray as Array
 
@@ -40,6 +40,8 @@ CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
 REDUCTION_SUM = 0x2FFF4
+SOFTMAX_ACCURATE = 0x30000
+MAX_ROW_TERMS = 1 << 18  # elements of a row up to which sums in float32, of 16 parts, are as precise as those of stages
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
@@ -259,8 +261,7 @@ class OneDNNConvolution(NumPyPrimitives):
     ) -> None:
         """Compute ``out = alpha result + beta out``. ``bias``: the last argument."""
         array = chwn_view(out)
-        if not array.flags.writeable:  # oneDNN does not check
-            raise ValueError("output array is read-only")
+        check_writeable(array)
         primitive, nhwc_args, reorders = reordered
         args, is_plain_write = list(primitive.memory_descs), alpha == 1 and beta == 0
         n = args[len(operands)]
@@ -587,8 +588,7 @@ class OneDNNBatchNorm(OneDNNConvolution):
         vectors = self.get_workspace("channels", (4, columns // C, C), x)
         if not self.runtime.has_values:
             return
-        if not y.flags.writeable:  # oneDNN does not check
-            raise ValueError("output array is read-only")
+        check_writeable(y)
         self._compute_parts(x, parts, size)
         np.copyto(wide, parts.reshape(wide.shape))
         combine_parts(*wide, *totals)
@@ -601,6 +601,47 @@ class OneDNNBatchNorm(OneDNNConvolution):
         self._execute(self._get_cached(create_normalization, x.shape, eps, is_fused), (x, *vectors, y))
         if relu and not is_fused:
             np.maximum(y, 0, out=y)
+
+    # --- transposes and rows ---
+
+    def computes_transposes(self) -> bool:
+        """Return whether oneDNN is there, which copies in tiles."""
+        return dnnl.get_library() is not None
+
+    def copy_transposed(self, x: Array, out: Array) -> None:
+        """Copy a transpose of float32 into a contiguous array."""
+        if self.runtime.has_values:
+            copy_transposed(x, out)
+
+    def computes_rows(self, name: str, rows: tuple[int, int], eps: float = 0.0) -> bool:
+        """Return whether oneDNN has a fast primitive that is precise: it adds the float32 elements of a row."""
+        return rows[1] <= MAX_ROW_TERMS and self._get_cached(ROW_FACTORIES[name], rows, eps) is not None
+
+    def softmax(self, x: Array, y: Array, *, is_masked: bool) -> None:
+        """Compute the softmax y of each row of x. If ``is_masked``, that of a row of only -inf is 0, else NaN.
+
+        In oneDNN, a NaN or an infinity makes only this element NaN, and only -inf the whole row.
+        """
+        primitive = self._get_cached(create_softmax, x.shape, 0.0)
+        if not self.runtime.has_values:
+            return
+        check_writeable(y)
+        self._execute(primitive, (x, y))
+        if np.isnan(np.minimum.reduce(y, axis=None)):
+            rows = np.isnan(y).any(axis=1)
+            y[rows] = np.nan
+            if is_masked:
+                y[rows & (x == -np.inf).all(axis=1)] = 0
+
+    def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
+        """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""
+        primitive = self._get_cached(create_row_norm, x.shape, eps)
+        if not self.runtime.has_values:
+            return
+        check_writeable(y, mean, variance)
+        self._execute(primitive, (x, mean, variance, y))
+
+    # --- images in NHWC ---
 
     def _compute_parts(self, x: Array, parts: Array, size: int) -> None:
         """Write the means and the variances of each block of rows."""
@@ -621,6 +662,12 @@ class OneDNNBatchNorm(OneDNNConvolution):
             parallel_for(work, count, workers)
         else:
             work(iter(range(count)))
+
+
+def check_writeable(*arrays: Array) -> None:
+    """Raise ValueError for a read-only array, as oneDNN does not check."""
+    if not all(array.flags.writeable for array in arrays):
+        raise ValueError("output array is read-only")
 
 
 def combine_parts(means: Array, variances: Array, mean: Array, variance: Array) -> None:
@@ -665,3 +712,27 @@ def create_normalization(library: dnnl.Library, rows: tuple[int, int], eps: floa
     flags = USE_GLOBAL_STATS | USE_SCALE | USE_SHIFT | FUSE_RELU * relu
     vectors = ARG_SCALE, ARG_SHIFT, ARG_MEAN, ARG_VARIANCE
     return create_batch_norm(library, rows, dnnl.FORWARD_INFERENCE, eps, flags, *vectors)
+
+
+def create_softmax(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:
+    """Create the softmax of rows."""
+    if not library.has_precise_exp:
+        raise dnnl.UnsupportedError(f"oneDNN {library.version}: exp without AVX2")
+    matrix = library.memory_desc(rows, (rows[1], 1))
+    handles = matrix.handle, matrix.handle
+    args = library.engine, dnnl.FORWARD_INFERENCE, SOFTMAX_ACCURATE, *handles, 1, library.default_attr
+    return dnnl.Primitive(
+        library, library.primitive_desc("softmax_forward", *args), {dnnl.ARG_SRC: matrix, dnnl.ARG_DST: matrix}
+    )
+
+
+def create_row_norm(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:
+    """Create the normalization of rows, with the arguments rows, means, variances and result."""
+    matrix, column = library.memory_desc(rows, (rows[1], 1)), library.memory_desc(rows[:1], (1,))
+    handles = matrix.handle, matrix.handle, column.handle
+    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(0), library.default_attr
+    descs = {dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column, dnnl.ARG_DST: matrix}
+    return dnnl.Primitive(library, library.primitive_desc("layer_normalization_forward", *args), descs)
+
+
+ROW_FACTORIES = {"softmax": create_softmax, "normalized": create_row_norm}

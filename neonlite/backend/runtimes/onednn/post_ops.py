@@ -1,8 +1,8 @@
 """Elementwise functions of float32 by oneDNN: single ones, transposed copies, and chains with post-ops.
 
 The single functions are only those that are faster than NumPy's, measured in one thread on blocks in the cache: the
-logistic function, transposed copies, and exp on CPUs without AVX-512. Each is called with ``(x, out)``, which may be
-the same array, and runs in one thread; the caller divides work among threads.
+logistic function, and exp on CPUs without AVX-512. Each is called with ``(x, out)``, which may be the same array, and
+runs in one thread; the caller divides work among threads. A transposed copy runs in OpenMP threads.
 
 Each op of a chain has the previous result and at most one more value as operands, so intermediate values stay in
 registers. Results are bitwise equal to NumPy's, except for exp, tanh and the logistic function, and for the sign of a
@@ -72,7 +72,11 @@ class EltwiseFunction:
         if primitive is None:
             self.fallback(x, out)
         else:
-            execute(primitive, 1, (data_address(x).value, data_address(out).value))
+            execute(primitive, self.num_threads(), (data_address(x).value, data_address(out).value))
+
+    def num_threads(self) -> int:
+        """Return the number of threads of a call."""
+        return 1
 
     def is_supported(self, x: Array, out: Array) -> bool:
         """Return whether oneDNN can compute it."""
@@ -83,7 +87,7 @@ class EltwiseFunction:
         return x.size
 
     def create_primitive(self, library: dnnl.Library, key: Any) -> Any:
-        """Create the primitive for a key, for one thread."""
+        """Create the primitive for a key."""
         if not library.has_precise_exp:
             raise dnnl.UnsupportedError(f"oneDNN {library.version}: exp and the logistic function without AVX2")
         row = library.memory_desc((key,), (1,)).handle
@@ -94,14 +98,15 @@ class EltwiseFunction:
 
     def get_primitive(self, key: Any) -> Any:
         """Return this thread's primitive for a key, or None if there is none."""
-        key_in_thread = get_ident(), self, key
+        threads = self.num_threads()
+        key_in_thread = get_ident(), self, key, threads
         try:
             return dnnl.primitives[key_in_thread]
         except KeyError:
             pass
         primitive = None
         if library := dnnl.get_library():
-            with suppress(dnnl.UnsupportedError), library.use_threads(1):
+            with suppress(dnnl.UnsupportedError), library.use_threads(threads):
                 primitive = self.create_primitive(library, key)
         return dnnl.primitives.add(key_in_thread, primitive)
 
@@ -117,8 +122,12 @@ class ExpFunction(EltwiseFunction):
 class TransposedCopy(EltwiseFunction):
     """A copy between arrays with different memory order, such as a transpose, which oneDNN copies in tiles."""
 
-    def __init__(self, min_size: int) -> None:
-        super().__init__(0, min_size, copy_numpy)
+    def __init__(self) -> None:
+        super().__init__(0, 0, copy_numpy)
+
+    def num_threads(self) -> int:
+        """Return the number of threads of a call."""
+        return get_num_threads()
 
     def is_supported(self, x: Array, out: Array) -> bool:
         """Return whether oneDNN can copy, and is faster: the arrays differ in the stride of the last axis."""
@@ -129,7 +138,7 @@ class TransposedCopy(EltwiseFunction):
         return x.shape, x.strides, out.strides
 
     def create_primitive(self, library: dnnl.Library, key: Any) -> dnnl.Primitive:
-        """Create the primitive for a shape and strides, for one thread."""
+        """Create the primitive for a shape and strides."""
         shape, *strides = key
         x, out = (library.memory_desc(shape, [n // FLOAT32_BYTES for n in each]) for each in strides)
         primitive = library.create_reorder(x, out)
@@ -163,8 +172,8 @@ def logistic_numpy(x: Array, out: Array) -> None:
 # by op name
 ELTWISE_FUNCTIONS: dict[str, EltwiseFunction] = {
     "sig": EltwiseFunction(ELTWISE_LOGISTIC, 1 << 13, logistic_numpy),
-    "stop_gradient": TransposedCopy(1 << 15),
 }
+copy_transposed = TransposedCopy()
 if not dnnl.numpy_uses_avx512():
     ELTWISE_FUNCTIONS["exp"] = ExpFunction(ELTWISE_EXP, 1 << 14, np.exp)
 

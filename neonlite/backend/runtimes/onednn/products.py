@@ -105,7 +105,7 @@ class OneDNNMatmul(NumPyPrimitives):
             super().gemm(a, b, c, alpha, beta)
             return
         is_small = is_vector or m * n * a.shape[-1] <= min_gemm_work()  # one product
-        is_plain_stack = a.ndim == b.ndim == c.ndim == 3 and not is_vector and alpha == 1 and beta == 0
+        is_plain_stack = a.ndim == b.ndim == c.ndim > 2 and not is_vector and alpha == 1 and beta == 0
         is_batched = is_plain_stack and c.size * a.shape[-1] > min_gemm_work()
         if is_batched and self._can_multiply(a, b, c, alpha) and self._try_batched(library, a, b, c):
             return
@@ -131,7 +131,7 @@ class OneDNNMatmul(NumPyPrimitives):
     def _try_batched(self, library: dnnl.Library, a: Array, b: Array, c: Array) -> bool:
         """Multiply two stacks, or their transposes for a column-major c; return whether that was possible."""
         if c.strides[-2] < c.strides[-1]:
-            a, b, c = (np.swapaxes(x, 1, 2) for x in (b, a, c))
+            a, b, c = (np.swapaxes(x, -1, -2) for x in (b, a, c))
         with library.use_threads():
             if (primitive := get_batched_matmul(library, a, b, c)) is None:
                 return False

@@ -81,7 +81,7 @@ def test_functions_fall_back_to_numpy() -> None:
 @needs
 @counts
 def test_transposed_copies_are_bit_exact(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, copy = np.random.default_rng(count), post_ops.TransposedCopy(64)
+    rng, copy = np.random.default_rng(count), post_ops.TransposedCopy()
     made, make = [], post_ops.TransposedCopy.create_primitive
     monkeypatch.setattr(post_ops.TransposedCopy, "create_primitive", lambda *args: made.append(args[2]) or make(*args))
     for _ in range(count):
@@ -100,7 +100,7 @@ def test_transposed_copies_are_bit_exact(count: int, monkeypatch: pytest.MonkeyP
 
 @needs
 def test_copies_that_onednn_does_not_support_are_numpys() -> None:
-    copy = post_ops.TransposedCopy(64)
+    copy = post_ops.TransposedCopy()
     whole = np.random.default_rng(0).normal(size=(60, 70)).astype(np.float32)
     between = np.frombuffer(bytes(1) + whole.tobytes(), np.float32, whole.size, 1).reshape(whole.shape)
     for x in (
