@@ -559,7 +559,7 @@ def lower_to_instructions(
         if is_composite(info.op_def):
             node_ids[id(node)] = operand_id(node.opened)  # type: ignore[assignment]
             if composites is not None and all(id(x) in node_ids for x in node.operands if isinstance(x, Triple)):
-                composites[node_ids[id(node)]] = instruction_of(node)
+                composites.setdefault(node_ids[id(node)], instruction_of(node))  # of two, the inner one
         elif info.op_def is not OPS["pair"]:
             node_ids[id(node)] = instruction_ids.setdefault(instruction_of(node), len(instruction_ids))
     return list(instruction_ids), leaves, [operand_id(tree) for tree in trees]

@@ -13,7 +13,7 @@ from neonlite.backend.measure import ExternalMemory, format_bytes
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import IgnoreFPErrors, check_open, checks_names
 from neonlite.messages import NO_COMPLEX, describe
-from neonlite.ops.functions import Shape, at_least_2d, contiguous_strides, is_contiguous, memory_span
+from neonlite.ops.functions import Shape, at_least_2d, contiguous_strides, is_contiguous, is_transposed, memory_span
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.tree_structure import Info
 from neonlite.typing import (
@@ -125,8 +125,8 @@ class ShapeMethods(BackendBase):
         """
         return np.dtype(name)
 
-    def tensor_info(self, shape: Shape, dtype: str, contiguous: bool = True) -> Info:
-        """Return the Info that all tensors of one shape, dtype and contiguity share.
+    def tensor_info(self, shape: Shape, dtype: str, strides: Shape | None = None) -> Info:
+        """Return the Info that all tensors of one shape, dtype and order in memory share.
 
         Parameters
         ----------
@@ -134,21 +134,23 @@ class ShapeMethods(BackendBase):
             The shape, of at least two sizes.
         dtype : str
             The name of the dtype.
-        contiguous : bool
-            Whether the tensor is contiguous; default True.
+        strides : tuple of int, optional
+            The strides, in elements. By default, the tensor is contiguous.
 
         Returns
         -------
         Info
             Shape, dtype, strides and backend.
         """
-        key = (shape, dtype, contiguous)
+        contiguous = strides is None or is_contiguous(shape, strides)
+        transposed = strides is not None and is_transposed(shape, strides)
+        key = (shape, dtype, contiguous, transposed)
         info: Info | None = self.infos.get(key)
         if info is None:
             info = Info(shape=shape, op="tensor")
             size = math.prod(shape)
             info.attrs = {"contiguous": contiguous, "strides": contiguous_strides(shape), "span": (0, size)}
-            info.attrs["nbytes"] = size * dtype_bits(dtype) // 8
+            info.attrs |= {"transposed": transposed, "nbytes": size * dtype_bits(dtype) // 8}
             info.op_def, info.be, info.operand_types, info.num_children = None, self, (), 0
             info.shape, info.dtype, info.compute_dtype = shape, dtype, dtype
             info.find = self.structures.get
@@ -383,7 +385,7 @@ class CreationMethods(BackendBase):
         address, byte_strides = self.runtime.address_and_strides(array)
         size = np.dtype(dtype).itemsize
         strides = tuple(stride // size for stride in byte_strides)
-        t = Tensor(array, self.tensor_info(shape, dtype, is_contiguous(shape, strides)), name, strides=strides)
+        t = Tensor(array, self.tensor_info(shape, dtype, strides), name, strides=strides)
         t.allocation, t.storage_offset = _external_memory.setdefault(size, ExternalMemory()), address // size
         for exporter in list(self.exported.values()):
             first = self.runtime.address_and_strides(exporter._array)[0]

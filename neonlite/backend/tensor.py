@@ -19,7 +19,6 @@ from neonlite.ops.functions import (
     Shape,
     SliceSpec,
     contiguous_strides,
-    is_contiguous,
     memory_span,
     reshape_shape,
     to_slices,
@@ -414,7 +413,7 @@ class Tensor(Operand):
         self, array: NativeArray, shape: Shape, strides: Shape, offset: int, op: str, attrs: dict[str, Any]
     ) -> Tensor:
         span = memory_span(shape, strides, offset)
-        info = self.backend.tensor_info(shape, self.info.dtype, is_contiguous(shape, strides))
+        info = self.backend.tensor_info(shape, self.info.dtype, strides)
         return Tensor(
             array, info, self.name, self, storage_offset=offset, strides=strides, span=span, view_op=(op, attrs)
         )

@@ -175,6 +175,12 @@ def is_contiguous(shape: Shape, strides: Sequence[float]) -> bool:
     )
 
 
+def is_transposed(shape: Shape, strides: Sequence[float]) -> bool:
+    """Return whether neighboring elements in memory lie along another axis than the last one."""
+    axes = [(n, s) for n, s in zip(shape, strides, strict=True) if n > 1]
+    return len(axes) > 1 and all(s >= 1 for _, s in axes) and axes[-1][1] > 1 and any(s == 1 for _, s in axes)
+
+
 def memory_span(shape: Shape, strides: Shape, offset: int) -> tuple[int, int]:
     """Return the range of offsets of the elements, in elements: (first, last + 1)."""
     if 0 in shape:
@@ -190,6 +196,11 @@ def transpose_strides(strides: Strides, x: Shape, z: Shape, *, axes: Axes) -> St
 
 def reshape_strides(strides: Strides, x: Shape, z: Shape, **_: object) -> Strides:
     """Return the strides of shape x reshaped to z; NaN if no view has this shape."""
+    return find_view_strides(strides, x, z) or (math.nan,) * len(z)
+
+
+def find_view_strides(strides: Strides, x: Shape, z: Shape) -> Strides | None:
+    """Return the strides of a view of shape z of an array of shape x; None if it would have to be copied."""
     if is_contiguous(x, strides):
         return contiguous_strides(z)
     old, new = [pair for pair in zip(x, strides, strict=True) if pair[0] != 1], [n for n in z if n != 1]
@@ -203,7 +214,7 @@ def reshape_strides(strides: Strides, x: Shape, z: Shape, **_: object) -> Stride
             else:
                 outer, outer_step = old.pop()
                 if outer_step != step * size:
-                    return (math.nan,) * len(z)
+                    return None
                 size *= outer
     steps = iter(reversed(found))
     return tuple(next(steps) if n != 1 else 1 for n in z)

@@ -7,14 +7,13 @@ stage. Views cost nothing.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from neonlite.ops import OPS, Op
-from neonlite.ops.functions import Shape, contiguous_strides
+from neonlite.ops.functions import Shape, contiguous_strides, find_view_strides
 from neonlite.tree_structure import Above, Below, Constant, Info, Instruction, Leaves, OperandId, lower_to_instructions
 from neonlite.typing import LIMITS, OperandLike, dtype_bits, overflow_message
 
@@ -248,8 +247,10 @@ class StepList:
             inputs = [x if self.dtype(x) else self._add_cast(x, compute_dtype) for x in inputs]
         if op.kind == "elementwise":
             inputs = [self._skip_broadcasts(x) for x in inputs]
-        if op.name == "reshape" and self._reshape_needs_copy(inputs[0], shape):  # type: ignore[arg-type]
-            inputs = [self._add_cast(inputs[0], dtype)]
+        if op.name == "reshape":
+            x: Any = inputs[0]
+            if find_view_strides(self._strides(x), self.shape(x), shape) is None:
+                inputs = [self._add_cast(x, dtype)]
         return self.append_step(Step(op, attrs, tuple(inputs), shape, dtype, compute_dtype))
 
     def append_step(self, step: Step) -> int:
@@ -365,17 +366,6 @@ class StepList:
         if step.op.strides_fn is None:
             return (math.nan,) * len(step.shape)
         return step.op.strides_fn(self._strides(v), self.shape(v), step.shape, **step.attrs)
-
-    def _reshape_needs_copy(self, v: int, to: Shape) -> bool:
-        """Return whether reshaping a value needs a copy: an axis of the new shape would span non-uniform strides."""
-        axes = [(n, s) for n, s in zip(self.shape(v), self._strides(v), strict=True) if n != 1]
-        ends = {math.prod(to[a:]) for a in range(len(to))}  # the sizes of the blocks of trailing axes
-        inner = 1
-        for (n, s), (_, outer) in itertools.pairwise(reversed(axes)):
-            inner *= n
-            if outer != n * s and inner not in ends:
-                return True
-        return False
 
 
 def write_booleans_as_uint8(instructions: Sequence[Instruction]) -> list[Instruction]:

@@ -17,7 +17,7 @@ from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.tensor import Tensor
-from neonlite.ops.functions import Shape
+from neonlite.ops.functions import Shape, contiguous_strides
 from neonlite.ops.recurrent import CELLS, activation_names, derivatives_of, functions_of
 from neonlite.tree_structure import untraced
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray as Array
@@ -313,8 +313,9 @@ class StepRecurrence(Recurrence):
                 self.run_step_backward = self.compile([dz, *new], targets, [*leaves, *states, *saved, W_recur])
 
     def placeholder(self, shape: Shape, is_contiguous: bool = True) -> Tensor:
-        """Return a tensor without an array, for plans."""
-        return Tensor(None, self.be.tensor_info(shape, compute_dtype(self.step), is_contiguous))
+        """Return a tensor without an array, for plans; with gaps unless it is contiguous."""
+        strides = None if is_contiguous else tuple(2 * n for n in contiguous_strides(shape))
+        return Tensor(None, self.be.tensor_info(shape, compute_dtype(self.step), strides))
 
     def compile(self, trees: Sequence[Any], targets: Sequence[Tensor], leaves: Sequence[Tensor]) -> Callable[..., None]:
         """Return the function ``run(targets, leaves)`` of a plan, which uses the arena after the temporaries."""

@@ -14,7 +14,7 @@ from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, ImageShape, NHWCImages, PoolLayer
 from neonlite.backend.primitives.recurrent import CompilePlan, find_recurrences
 from neonlite.ops import OPS, Op
-from neonlite.ops.functions import Shape
+from neonlite.ops.functions import Shape, is_transposed
 from neonlite.ops.images import check_regions
 from neonlite.tree_structure import Constant
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray
@@ -348,12 +348,14 @@ def choose_primitives(primitives: ReferencePrimitives, plan: Plan) -> None:
 
 
 def is_transpose(primitives: ReferencePrimitives, plan: Plan, x: int) -> bool:
-    """Return whether the library copies a view faster than elementwise steps read it: its last axis is not the last."""
-    if x not in plan.strides or plan.dtype(x) != "float32":
+    """Return whether a value is a transpose, which the library copies faster than elementwise steps read it."""
+    shape = plan.shape(x)
+    if plan.dtype(x) != "float32" or math.prod(shape) < MIN_TRANSPOSED:
         return False
-    shape, strides = plan.shape(x), plan.strides[x]
-    is_strided = shape[-1] > 1 < strides[-1] and all(n >= 1 for n in strides)  # also for NaN False
-    return is_strided and math.prod(shape) >= MIN_TRANSPOSED and primitives.computes_transposes()
+    leaf: Any = plan.leaves[x] if x < len(plan.leaves) else None
+    known = plan.strides.get(x)
+    order = leaf.attrs["transposed"] if leaf is not None else known is not None and is_transposed(shape, known)
+    return bool(order) and primitives.computes_transposes()
 
 
 def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: bool) -> bool:
@@ -403,14 +405,15 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
 
 
 def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
-    """Return a softmax over the last axis."""
+    """Return a softmax over the last axis; if it is masked, of the values that are -inf where the mask is 0."""
     step, is_masked = plan.composites[v], plan.composites[v].op.name == "masked_softmax"
     inner = {u: plan.step_of(u) for u in formula_values(plan, v, cast("tuple[int, ...]", step.inputs))}
     total = next(s.shape for s in inner.values() if s.op.name == "sum")
-    x = step.inputs[0]
-    if is_masked:  # then those of the masked elements are -inf
-        x = next((u for u, s in inner.items() if s.op.name == "where" and x in s.inputs), None)  # type: ignore[assignment]
-    if not isinstance(x, int) or (rows := rows_of(plan, x, total)) is None or rows.rank != len(total) - 1:
+    x: Any = step.inputs[0]
+    if is_masked:
+        x = next((u for u, s in inner.items() if s.op.name == "where" and x in s.inputs), None)
+    rows = None if x is None else rows_of(plan, x, total)
+    if rows is None or rows.shape != matrix_shape(plan.shape(x), len(total) - 1):
         return None
     return (
         Formula((x,), {v: SOFTMAX}, {"is_masked": is_masked})
@@ -467,7 +470,8 @@ class Rows(NamedTuple):
 def rows_of(plan: Plan, x: int, reduced: Shape) -> Rows | None:
     """Return a contiguous value as rows, over which a reduction to a shape runs; None if there are none."""
     shape = plan.shape(x)
-    rank = next((n for n in range(len(shape)) if reduced == shape[:n] + (1,) * (len(shape) - n)), None)
+    ranks = (n for n in range(len(shape), -1, -1) if reduced == shape[:n] + (1,) * (len(shape) - n))
+    rank = next(ranks, None)
     return None if rank is None or 0 in shape or not plan.is_contiguous(x) else Rows(matrix_shape(shape, rank), rank)
 
 

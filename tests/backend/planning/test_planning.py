@@ -20,7 +20,7 @@ from helpers.runtimes import back, refused
 
 from neonlite import Autodiff, Backend, tree_structure
 from neonlite.ops import OP_TABLE
-from neonlite.ops.functions import to_slices
+from neonlite.ops.functions import find_view_strides, to_slices
 
 # --- aliasing: all values first, then all writes -------------------------------------------------------------------
 
@@ -125,6 +125,24 @@ def test_a_reshape_is_a_stage_exactly_where_numpy_copies(cpu, rng):
         np.testing.assert_allclose(root.asnumpyarray(), np.sqrt(shown.reshape(to)), 1e-6)
         stages.append(copies)
     assert 30 < sum(stages) < 270
+
+
+def test_the_strides_of_a_reshaped_view_are_those_of_numpy(rng):
+    found = []
+    for _ in range(500):
+        sizes = [int(n) for n in rng.choice([1, 2, 3, 4], 4)]
+        x = np.arange(math.prod(sizes)).reshape(sizes).transpose(rng.permutation(4))[:: rng.choice([1, 2])]
+        cut = int(rng.integers(1, 4))
+        to = [(*x.shape[:cut], math.prod(x.shape[cut:])), (math.prod(x.shape[:cut]), *x.shape[cut:]), (1, *x.shape, 1)]
+        to += [tuple(p for n in x.shape for p in ((2, n // 2) if n % 2 == 0 else (n,))), x.shape[::-1]]
+        shape = to[rng.integers(len(to))]
+        strides, y = find_view_strides(tuple(n // x.itemsize for n in x.strides), x.shape, shape), x.reshape(shape)
+        assert (strides is not None) == np.shares_memory(x, y)
+        if strides is not None:
+            pairs = zip(strides, y.strides, shape, strict=True)
+            assert all(a * x.itemsize == b or n == 1 for a, b, n in pairs), (x.shape, x.strides, shape)
+        found.append(strides is not None)
+    assert 100 < sum(found) < 450
 
 
 @pytest.mark.parametrize("size", [6, 40])

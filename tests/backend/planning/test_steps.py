@@ -81,10 +81,10 @@ def test_a_plan_prints_stages_bytes_temporaries_and_peak(be):
         "  arena 0 B; peak 4 MB",
     ]
     y = be.ones((500, 500))
-    assert str(be.plan(be.dot(y, y) + y.T, out=y)).splitlines()[:-1] == [
+    assert str(be.plan(be.dot(y, y) + y[:, :1], out=y)).splitlines()[:-1] == [
         f"plan: 2 ops, 2 stages, {'1 temporary buffer' if be.name in ('cpu', 'mkl') else '2 temporary buffers'}",
         "  1. call (500, 500): dot; reads 1 MB, writes 1 MB",
-        "  2. fused (500, 500): add; reads 2 MB, writes 1 MB",
+        "  2. fused (500, 500): add; reads 1 MB, writes 1 MB",
         "  3. copy into 1 target",
     ]
 

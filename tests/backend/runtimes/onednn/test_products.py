@@ -150,6 +150,23 @@ def test_stacks_of_any_strides_are_multiplied_in_one_call(
 
 
 @needs
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (1, 0, 2, 3), (0, 1, 3, 2), (2, 0, 1, 3)])
+def test_stacks_along_several_axes_are_multiplied_in_one_call(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch, axes: tuple[int, ...]
+) -> None:
+    rng, products, at_once = np.random.default_rng(0), OneDNNMatmul(cpu.runtime), []
+    run = OneDNNMatmul._execute_batched
+    monkeypatch.setattr(OneDNNMatmul, "_execute_batched", lambda *args: at_once.append(1) or run(*args))
+    x = rng.normal(size=(40, 41, 42, 43)).astype("float32").transpose(axes)
+    y = rng.normal(size=x.shape).astype("float32")
+    for a, b in ((x, np.swapaxes(y, -1, -2)), (np.swapaxes(y, -1, -2), x)):
+        c = np.empty((*x.shape[:2], a.shape[-2], b.shape[-1]), "float32")
+        products.gemm(a, b, c)
+        np.testing.assert_allclose(c, a.astype("float64") @ b, rtol=1e-4, atol=1e-4)
+    assert len(at_once) == 2
+
+
+@needs
 def test_a_stack_of_one_is_multiplied_with_each_of_the_other(cpu: Backend) -> None:
     a, b = np.random.default_rng(4).normal(size=(2, 8, 64, 64)).astype("float32")
     c = np.empty((8, 64, 64), "float32")

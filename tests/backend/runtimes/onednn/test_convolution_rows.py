@@ -1,0 +1,181 @@
+"""Softmax and norms of rows, and copies of transposes, by oneDNN. The oracles are formulas in NumPy, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.onednn_primitives import needs
+
+from neonlite import Autodiff, Backend
+from neonlite.backend import concurrency
+from neonlite.backend.primitives.rows import NORMALIZED, SOFTMAX, TRANSPOSED
+from neonlite.backend.runtimes.onednn.convolution import MAX_ROW_TERMS
+
+pytestmark = needs
+RNG = np.random.default_rng
+
+
+def ops_of(plan: Any) -> list[Any]:
+    """Return the ops that a plan computes, in order."""
+    return [plan.step_of(v).op for stage in plan.stages for v in stage.steps]
+
+
+def softmax(x: Any) -> Any:
+    with np.errstate(invalid="ignore"):
+        e = np.exp(x - x.max(axis=-1, keepdims=True))
+        return e / e.sum(axis=-1, keepdims=True)
+
+
+# --- softmax ---
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (5, 7), (1, 1000), (4, 8, 64, 64)])
+def test_a_softmax_of_rows_is_one_step(cpu: Backend, shape: tuple[int, ...]) -> None:
+    x = cpu.array(RNG(0).normal(scale=9, size=shape))
+    tree = cpu.softmax(x, -1)
+    assert ops_of(cpu.plan(tree)) == [SOFTMAX]
+    np.testing.assert_allclose(tree.get(), softmax(x.get().astype(float)), rtol=1e-5, atol=1e-7)
+
+
+def test_a_softmax_over_another_axis_or_of_float64_is_computed_by_stages(cpu: Backend) -> None:
+    x, y = cpu.array(RNG(0).normal(size=(5, 7))), cpu.array(RNG(0).normal(size=(5, 7)), dtype="float64")
+    for tree in (cpu.softmax(x, 0), cpu.softmax(x, (0, 1)), cpu.softmax(y, -1), cpu.softmax(x[:, ::2], -1)):
+        assert SOFTMAX not in ops_of(cpu.plan(tree))
+
+
+def test_a_row_with_nan_or_infinity_is_nan_and_other_rows_are_not(cpu: Backend) -> None:
+    values = RNG(0).normal(size=(6, 37)).astype(np.float32)
+    values[1, 3], values[2, 36], values[3], values[4, 5] = np.nan, np.inf, -np.inf, -np.inf
+    found = cpu.softmax(cpu.array(values), -1).get()
+    np.testing.assert_allclose(found, softmax(values.astype(float)), rtol=1e-5, atol=1e-7)
+    assert np.isnan(found).all(axis=1).tolist() == [False, True, True, True, False, False]
+
+
+def test_a_masked_softmax_of_rows_is_0_where_all_elements_are_masked(cpu: Backend) -> None:
+    rng = RNG(0)
+    values, mask = rng.normal(size=(9, 33)).astype(np.float32), rng.integers(0, 2, (9, 33))
+    mask[2], mask[3], values[4, 1], mask[4, 1], values[5, 2], mask[5, 2] = 0, 1, np.nan, 0, np.nan, 1
+    tree = cpu.masked_softmax(cpu.array(values), cpu.array(mask), -1)
+    assert [op.name for op in ops_of(cpu.plan(tree))] == ["where", "softmax"]
+    expected = softmax(np.where(mask, values.astype(float), -np.inf))
+    expected[2] = 0
+    np.testing.assert_allclose(tree.get(), expected, rtol=1e-5, atol=1e-7)
+    assert np.isnan(expected[5]).all()
+
+
+def test_a_read_only_target_is_not_written(cpu: Backend) -> None:
+    x, y, statistics = cpu.array(RNG(0).normal(size=(5, 7))), np.zeros((5, 7), np.float32), np.zeros((2, 5), np.float32)
+    y.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        cpu.primitives.softmax(x._array, y, is_masked=False)
+    with pytest.raises(ValueError, match="read-only"):
+        cpu.primitives.row_norm(x._array, y, *statistics, eps=1e-5)
+    assert not y.any()
+
+
+# --- norms ---
+
+NORMS: dict[str, tuple[tuple[int, ...], Callable[..., Any], tuple[int, ...]]] = {
+    "normalize": ((6, 50), lambda be, x, g, b: be.normalize(x, axis=1), (1,)),
+    "two axes": ((3, 4, 5), lambda be, x, g, b: be.normalize(x, axis=(1, 2)), (1, 2)),
+    "all axes": ((3, 4, 5), lambda be, x, g, b: be.normalize(x, axis=(0, 1, 2)), (0, 1, 2)),
+    "layer norm": ((6, 50), lambda be, x, g, b: be.layer_norm(x, axis=1, eps=1e-3), (1,)),
+    "batch norm": ((6, 50), lambda be, x, g, b: be.batch_norm(x, g, b), (1,)),
+    "batch norm of images": ((6, 3, 4, 5), lambda be, x, g, b: be.batch_norm(x, g, b), (1, 2, 3)),
+    "batch norm without a shift": ((6, 50), lambda be, x, g, b: be.batch_norm(x, g), (1,)),
+    "group norm": ((6, 4, 5), lambda be, x, g, b: be.batch_norm(x), (1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_and_their_gradients_are_those_of_float64(cpu: Backend, name: str) -> None:
+    shape, network, axes = NORMS[name]
+    found = []
+    for dtype in ("float32", "float64"):
+        x, weights = (cpu.array(RNG(n).normal(3, 2, shape), dtype=dtype) for n in (0, 1))
+        gamma, beta = (cpu.array(RNG(n).normal(size=(shape[0], 1)), dtype=dtype) for n in (2, 3))
+        y = network(cpu, x, gamma, beta)
+        cost = cpu.sum(cpu.square(y) * weights)
+        trees = [y, cpu.mean(x, axis=axes), *Autodiff(cost, cpu).get_grad_op_tree([x])]
+        assert (NORMALIZED in ops_of(cpu.plan(*trees))) == (dtype == "float32")
+        found.append([t.get() for t in cpu.evaluate(trees)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * max(1, np.abs(b).max()))
+
+
+def test_a_gamma_that_is_computed_scales_the_rows(cpu: Backend) -> None:
+    x, g = cpu.array(RNG(0).normal(size=(5, 70))), cpu.array(RNG(1).normal(size=(5, 1)))
+    tree = cpu.batch_norm(x + 1, cpu.exp(g), g * 2)
+    assert NORMALIZED in ops_of(cpu.plan(tree))
+    values = x.get().astype(float) + 1
+    d = values - values.mean(axis=1, keepdims=True)
+    expected = d / np.sqrt((d**2).mean(axis=1, keepdims=True) + 1e-5) * np.exp(g.get()) + 2 * g.get()
+    np.testing.assert_allclose(tree.get(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [100, 1 << 16, MAX_ROW_TERMS])
+@pytest.mark.parametrize("loc", [0, 1000])
+def test_statistics_of_rows_are_precise(cpu: Backend, size: int, loc: float) -> None:
+    x = cpu.array(RNG(0).normal(loc, size=(2, size)))
+    mean, variance = cpu.mean(x, axis=1), cpu.mean(cpu.square(x - cpu.mean(x, axis=1)), axis=1)
+    trees = [cpu.normalize(x, axis=1), mean, variance]
+    assert NORMALIZED in ops_of(cpu.plan(*trees))
+    _, mean, variance = (t.get() for t in cpu.evaluate(trees))
+    values = x.get().astype(float)
+    np.testing.assert_allclose(mean, values.mean(axis=1, keepdims=True), rtol=1e-6, atol=2e-6)
+    np.testing.assert_allclose(variance, values.var(axis=1, keepdims=True), rtol=3e-6)
+
+
+def test_rows_of_other_lengths_are_computed_by_stages(cpu: Backend) -> None:
+    for shape, axis in (((1, 2 * MAX_ROW_TERMS), 1), ((5, 7), 0), ((3, 4, 5), 1), ((0, 7), 1)):
+        x = cpu.zeros(shape)
+        assert NORMALIZED not in ops_of(cpu.plan(cpu.normalize(x, axis=axis)))
+
+
+def test_the_results_of_rows_do_not_depend_on_the_number_of_threads(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for threads in (1, 2):
+        monkeypatch.setattr(concurrency, "get_num_threads", lambda threads=threads: threads)
+        x = cpu.array(RNG(0).normal(size=(301, 1009)))
+        trees = [cpu.softmax(x, -1), cpu.batch_norm(x), cpu.mean(x, axis=1)]
+        found.append([t.get() for t in cpu.evaluate(trees)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# --- transposes ---
+
+
+@pytest.mark.parametrize("axes", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (2, 0, 1)])
+def test_a_transpose_is_copied_once_for_the_steps_that_read_it(cpu: Backend, axes: tuple[int, ...]) -> None:
+    values = RNG(0).normal(size=(40, 30, 50)).astype(np.float32)
+    x = cpu.array(values)
+    y = cpu.transpose(x, axes)
+    trees = [y + 1, y * 2, cpu.sum(y * y)]
+    is_strided = axes[-1] != 2
+    assert ops_of(cpu.plan(*trees)).count(TRANSPOSED) == is_strided
+    expected = values.transpose(axes)
+    for tree, value in zip(cpu.evaluate(trees), (expected + 1, expected * 2, [[(expected**2).sum()]]), strict=True):
+        np.testing.assert_allclose(tree.get().reshape(np.shape(value)), value, rtol=1e-5)
+
+
+def test_a_transpose_that_is_assigned_is_one_copy(cpu: Backend) -> None:
+    x = cpu.array(RNG(0).normal(size=(301, 203)))
+    assert ops_of(cpu.plan(x.T)) == [TRANSPOSED]
+    assert ops_of(cpu.plan(cpu.stop_gradient(x.T))) == [TRANSPOSED]
+    assert TRANSPOSED not in ops_of(cpu.plan(cpu.transpose(cpu.zeros((9, 9)))))  # small
+    first, second = cpu.evaluate([x.T, x.T])
+    for y in (first, second):
+        np.testing.assert_array_equal(y.get(), x.get().T)
+    square = cpu.array(RNG(0).normal(size=(200, 200)))
+    before = square.get()
+    square[:] = square.T
+    np.testing.assert_array_equal(square.get(), before.T)
+    wide = cpu.zeros((203, 602))
+    wide[:, ::2] = x.T
+    np.testing.assert_array_equal(wide.get(), np.stack([x.get().T, 0 * x.get().T], axis=2).reshape(203, 602))
