@@ -75,9 +75,9 @@ BLOCK_ELEMENTS = 1 << 16  # a few float32 blocks fit the L2 cache
 # blocks of BLOCK_ELEMENTS; max(abs(x)) takes 1.3 times as long
 MAX_BLOCK_ELEMENTS = 1 << 18
 MIN_SUM_BLOCKS = 4  # minimum number of blocks of a large stage with one op and sums
-# size limit of the blocks that several threads share. A call on 64k float32 takes 5 to 20 us, and two threads that make
+# the largest blocks that several threads share, and the smallest, of cheap ops. A call on 64k float32 takes 5 to 20 us, and two threads that make
 # such calls mostly wait for Python's lock: with blocks of 64k elements, sums of masked elements take twice as long
-MAX_SHARED_ELEMENTS = 1 << 18
+MAX_SHARED_ELEMENTS, MIN_SHARED_ELEMENTS = 1 << 18, 3 << 15
 MAX_SHARED_BITS = 32  # of an element: calls on 64k float64 are long enough, and larger blocks leave the cache
 # block size along the last axis, if only earlier axes are reduced; 1 << 9 to 1 << 15 differ by less than 15 %
 MIN_LAST_AXIS_ELEMENTS = 1 << 12
@@ -254,9 +254,8 @@ class FusedStage:
         partial sum, so that results do not depend on the number of threads.
         """
         limit = min(MAX_SHARED_ELEMENTS // math.prod(self.tile), self.num_blocks // get_num_threads())
-        is_narrow = all(dtype_bits(step.dtype) <= MAX_SHARED_BITS for step in self.steps.values())
         # oneDNN or NumPy computes exp of a block, depending on its smallest element
-        if limit < 2 or self.num_workers == 1 or not is_narrow or "exp" in self.op_names:
+        if limit < 2 or get_num_threads() == 1 or not self.is_costly or not self.is_narrow or "exp" in self.op_names:
             return
         axis = max(i for i, n in enumerate(self.grid) if n > 1)
         reduced = self.reduced_groups[0] if self.reductions else []
@@ -359,13 +358,24 @@ class FusedStage:
     @property
     def num_workers(self) -> int:
         """The number of threads that share the blocks."""
-        is_worthwhile = (
-            self.is_tiled
-            and not self.is_all_chains
-            and self.size >= MIN_THREADED_ELEMENTS
-            and self.size * self.cost_per_element >= MIN_THREADED_COST
-        )
+        is_worthwhile = self.is_tiled and not self.is_all_chains and self.is_costly and self.has_long_calls
         return min(get_num_threads(), self.num_blocks) if is_worthwhile else 1
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether several threads are worthwhile, if calls are long."""
+        return self.size >= MIN_THREADED_ELEMENTS and self.size * self.cost_per_element >= MIN_THREADED_COST
+
+    @property
+    def has_long_calls(self) -> bool:
+        """Whether the calls on a block are so long that several threads seldom wait for Python's lock."""
+        is_cheap = all(OP_COST.get(name, 1) == 1 for name in self.op_names)
+        return not (self.is_narrow and is_cheap) or math.prod(self.tile) >= MIN_SHARED_ELEMENTS
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether no element has more than 32 bits."""
+        return all(dtype_bits(step.dtype) <= MAX_SHARED_BITS for step in self.steps.values())
 
     @cached_property
     def cost_per_element(self) -> int:
