@@ -40,7 +40,7 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "exact chain": ("neonlite.backend.runtimes.onednn", "MIN_EXACT_CHAIN_ELEMENTS"),
     "chain threads": ("neonlite.backend.runtimes.onednn.post_ops", "MIN_WORK_PER_THREAD"),
     "sigmoid": ("neonlite.backend.runtimes.onednn.post_ops", "ELTWISE_FUNCTIONS sig.min_size"),
-    "transposed copy": ("neonlite.backend.runtimes.onednn.post_ops", "ELTWISE_FUNCTIONS stop_gradient.min_size"),
+    "transposed copy": ("neonlite.backend.primitives.rows", "MIN_TRANSPOSED"),
     "steps": ("neonlite.backend.runtimes.onednn.products", "MIN_STEPS"),
     "input ratio": ("neonlite.backend.runtimes.onednn.products", "MAX_INPUT_RATIO"),
     "parallel sum": ("neonlite.backend.runtimes.onednn.convolution", "MIN_PARALLEL_SUM"),

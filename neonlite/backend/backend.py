@@ -19,7 +19,14 @@ from neonlite.backend.creation import CreationMethods, ShapeMethods
 from neonlite.backend.custom_ops import CustomOpMethods
 from neonlite.backend.measure import MemoryMethods, TimingMethods
 from neonlite.backend.op_methods import OpMethods
-from neonlite.backend.planning.assignment import AssignmentMethods, PlanCache, RunMethods
+from neonlite.backend.planning.assignment import (
+    AssignmentMethods,
+    PlanCache,
+    RunMethods,
+    build_plan,
+    make_plan,
+    plan_arguments,
+)
 from neonlite.backend.primitives.geometry import LayerObjectMethods
 from neonlite.backend.primitives.images import ImageMethods
 from neonlite.backend.primitives.norm import NormMethods, RoiMethods
@@ -444,9 +451,11 @@ class Backend(
         }
         <BLANKLINE>
         """
-        from neonlite.backend.runtimes.cuda.executor import plan_source
+        from neonlite.backend.runtimes.cuda.executor import CudaExecutor, plan_source
 
-        return plan_source(self.plan(*trees, out=out))
+        arguments = plan_arguments(self, "be.kernel", trees, out)
+        make = make_plan if isinstance(self._executor, CudaExecutor) else build_plan  # which primitives of a CPU leave
+        return plan_source(make(self, *arguments))
 
     def __deepcopy__(self, memo: object) -> Backend:
         return self

@@ -120,15 +120,36 @@ def find_plan(be: BackendBase, targets: Sequence[Tensor], tree: Any) -> tuple[Pl
     return plan, operands
 
 
-def make_plan(be: BackendBase, targets: Sequence[Tensor], tree: Any, aliases: Any, key: Any = None) -> Plan:
-    """Check the values against their targets and compile a plan. It is cached under the key, if there is one."""
+def plan_arguments(
+    be: BackendBase, name: str, trees: Sequence[Operand], out: Tensor | Sequence[Tensor] | None
+) -> tuple[Sequence[Tensor], Any, Any]:
+    """Return the targets, the tree and the aliases of a plan that is not run."""
+    if not trees or (out is None and not all(isinstance(x, Operand) for x in trees)):
+        raise TypeError(f"{name}: expected op-trees, as in {name}(x + 1, y * 2), got {describe(*trees) or 'none'}")
+    if out is None:
+        targets: Sequence[Tensor] = [Tensor(None, be.tensor_info(x.shape, x.info.dtype)) for x in trees]
+    else:
+        targets = [out] if isinstance(out, Tensor) else out
+        check_assignment(name, targets, trees)
+    tree = pair_values(be, targets, trees)
+    leaves = lower_to_instructions(split_pairs(targets, tree))[1] if tree.leaves is None else tree.leaves
+    return targets, tree, find_aliases(targets, leaves.values())
+
+
+def build_plan(be: BackendBase, targets: Sequence[Tensor], tree: Any, aliases: Any) -> Plan:
+    """Check the values against their targets and return a plan that is not compiled."""
     check_open(be)
     trees = split_pairs(targets, tree)
     for t, x in zip(targets, trees, strict=True):
         check_assignable(be, t, x)
     leaves = tree.leaves if isinstance(tree, OpTreeNode) else None
+    return Plan(trees, leaves, [t.info for t in targets], aliases or (), targets_alias(targets))
+
+
+def make_plan(be: BackendBase, targets: Sequence[Tensor], tree: Any, aliases: Any, key: Any = None) -> Plan:
+    """Check the values against their targets and compile a plan. It is cached under the key, if there is one."""
     try:
-        plan = Plan(trees, leaves, [t.info for t in targets], aliases or (), targets_alias(targets))
+        plan = build_plan(be, targets, tree, aliases)
         plan.run = be._executor.compile(plan)
         if any(t.shape != info.shape for t, info in zip(targets, plan.targets, strict=True)):
             plan.run = reshape_targets(plan, be.runtime.reshape)
@@ -391,18 +412,7 @@ class AssignmentMethods(BackendBase):
         Plan
             The plan.
         """
-        if not trees or (out is None and not all(isinstance(x, Operand) for x in trees)):
-            raise TypeError(
-                f"be.plan: expected op-trees, as in be.plan(x + 1, y * 2), got {describe(*trees) or 'none'}"
-            )
-        if out is None:
-            targets: Sequence[Tensor] = [Tensor(None, self.tensor_info(x.shape, x.info.dtype)) for x in trees]
-        else:
-            targets = [out] if isinstance(out, Tensor) else out
-            check_assignment("be.plan", targets, trees)
-        tree = pair_values(self, targets, trees)
-        leaves = lower_to_instructions(split_pairs(targets, tree))[1] if tree.leaves is None else tree.leaves
-        return make_plan(self, targets, tree, find_aliases(targets, leaves.values()))
+        return make_plan(self, *plan_arguments(self, "be.plan", trees, out))
 
     def write(self, target: Tensor, value: ArrayLike) -> None:
         """Copy a tensor, a scalar or an array into a tensor, as ``target[:] = value`` does.
