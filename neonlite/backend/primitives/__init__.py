@@ -454,7 +454,7 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Copy a transpose of float32 into a contiguous array."""
         raise NotImplementedError
 
-    def computes_rows(self, name: str, rows: tuple[int, int], eps: float = 0.0) -> bool:
+    def computes_rows(self, name: str, rows: tuple[int, ...], eps: float = 0.0) -> bool:
         """Return whether ``softmax``, or ``row_norm`` if the name is "normalized", computes rows of this shape."""
         return False
 

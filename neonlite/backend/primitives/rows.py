@@ -297,7 +297,7 @@ def pooling_layer(step: Step, dtype: str, op: str, I: Shape, O: Shape) -> PoolLa
     )
 
 
-# --- the layout of the images of a plan: NHWC between the primitives that are fastest in it ---
+# --- what primitives compute in a plan: formulas, transposes, and images in NHWC where that is fastest ---
 
 COPIES = ("cast", "stop_gradient")
 REDUCTIONS = ("sum", "max", "min", "prod")  # whose result depends on no order of the elements
@@ -408,18 +408,15 @@ def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula
     """Return a softmax over the last axis; if it is masked, of the values that are -inf where the mask is 0."""
     step, is_masked = plan.composites[v], plan.composites[v].op.name == "masked_softmax"
     inner = {u: plan.step_of(u) for u in formula_values(plan, v, cast("tuple[int, ...]", step.inputs))}
-    total = next(s.shape for s in inner.values() if s.op.name == "sum")
+    total = next(s for s in inner.values() if s.op.name == "sum")
     x: Any = step.inputs[0]
     if is_masked:
         x = next((u for u, s in inner.items() if s.op.name == "where" and x in s.inputs), None)
-    rows = None if x is None else rows_of(plan, x, total)
-    if rows is None or rows.shape != matrix_shape(plan.shape(x), len(total) - 1):
+    rows = None if x is None else rows_before(plan, x, total.shape)
+    last_axis = matrix_shape(step.shape, len(step.shape) - 1)
+    if rows is None or rows[0] != last_axis or not primitives.computes_rows("softmax", last_axis):
         return None
-    return (
-        Formula((x,), {v: SOFTMAX}, {"is_masked": is_masked})
-        if primitives.computes_rows("softmax", rows.shape)
-        else None
-    )
+    return Formula((x,), {v: SOFTMAX}, {"is_masked": is_masked})
 
 
 def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -427,11 +424,11 @@ def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formul
     step = plan.composites[v]
     x, *parameters = cast("tuple[int, ...]", step.inputs)
     mean, variance = find_statistics(plan, v)
-    rows, eps = None if mean is None else rows_of(plan, x, plan.shape(mean)), step.attrs["eps"]
-    if rows is None or not primitives.computes_rows("normalized", rows.shape, eps):
+    rows, eps = None if mean is None else rows_before(plan, x, plan.shape(mean)), step.attrs["eps"]
+    if rows is None or not primitives.computes_rows("normalized", rows[0], eps):
         return None
     results = {v: NORMALIZED, mean: MEANS, variance: VARIANCES}
-    return Formula((x,), results, {"rank": rows.rank, "eps": eps}, dict(zip(("mul", "add"), parameters, strict=False)))
+    return Formula((x,), results, {"rank": rows[1], "eps": eps}, dict(zip(("mul", "add"), parameters, strict=False)))
 
 
 def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -460,22 +457,15 @@ def find_statistics(plan: Plan, v: int) -> tuple[Any, Any]:
     return mean, plan.step_of(total).inputs[0]
 
 
-class Rows(NamedTuple):
-    """A value as a matrix: its shape, and the number of axes of the value before those of a row."""
-
-    shape: tuple[int, int]
-    rank: int
-
-
-def rows_of(plan: Plan, x: int, reduced: Shape) -> Rows | None:
-    """Return a contiguous value as rows, over which a reduction to a shape runs; None if there are none."""
+def rows_before(plan: Plan, x: int, reduced: Shape) -> tuple[Shape, int] | None:
+    """Return the shape of the rows of a contiguous value over which a reduction runs, and the axes before a row."""
     shape = plan.shape(x)
     ranks = (n for n in range(len(shape), -1, -1) if reduced == shape[:n] + (1,) * (len(shape) - n))
     rank = next(ranks, None)
-    return None if rank is None or 0 in shape or not plan.is_contiguous(x) else Rows(matrix_shape(shape, rank), rank)
+    return None if rank is None or 0 in shape or not plan.is_contiguous(x) else (matrix_shape(shape, rank), rank)
 
 
-def matrix_shape(shape: Shape, rank: int) -> tuple[int, int]:
+def matrix_shape(shape: Shape, rank: int) -> Shape:
     """Return the shape of a matrix, whose rows are over the axes from ``rank`` on."""
     return math.prod(shape[:rank]), math.prod(shape[rank:])
 
@@ -502,7 +492,8 @@ def formula_values(plan: Plan, v: int, operands: Collection[int]) -> list[int]:
 class PlanRewriter:
     """The values of a plan in their own shape, and of images those in NHWC, while its steps are rewritten.
 
-    A transpose is copied once, for the elementwise steps that read it.
+    The steps of a formula become those of its primitive. A transpose is copied once, for the elementwise steps that
+    read it.
 
     Images in NHWC are a value of the shape (N, *sizes, C): the elementwise steps and reductions that read them run over
     this shape, and ``reorder`` copies images between the two shapes where another step reads them. Leaves and targets

@@ -613,7 +613,7 @@ class OneDNNBatchNorm(OneDNNConvolution):
         if self.runtime.has_values:
             copy_transposed(x, out)
 
-    def computes_rows(self, name: str, rows: tuple[int, int], eps: float = 0.0) -> bool:
+    def computes_rows(self, name: str, rows: tuple[int, ...], eps: float = 0.0) -> bool:
         """Return whether oneDNN has a fast primitive that is precise: it adds the float32 elements of a row."""
         return rows[1] <= MAX_ROW_TERMS and self._get_cached(ROW_FACTORIES[name], rows, eps) is not None
 
