@@ -145,6 +145,27 @@ def test_the_bits_of_a_sum_do_not_depend_on_how_many_threads_share_it(
             np.testing.assert_array_equal(value, alone)
 
 
+def test_cheap_ops_run_on_several_threads_only_in_blocks_that_these_share(
+    cpu: Backend, threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[stages.FusedStage] = []
+    init = stages.FusedStage.__init__
+    monkeypatch.setattr(stages.FusedStage, "__init__", lambda self, *args: made.append(self) or init(self, *args))
+    threads(2)
+
+    def workers(*trees: Any) -> int:
+        made.clear()
+        cpu.plan(*trees)
+        return max(stage.num_workers for stage in made)
+
+    x = cpu.zeros((1024, 1024))
+    masked, wide = (x > 0) * (x + 1), cpu.zeros((1024, 1024), dtype="float64")
+    assert workers(cpu.sum(masked, axis=0)) == workers(cpu.sum(masked, axis=1)) == 2
+    assert workers(cpu.sum(masked, axis=0), cpu.sum(masked, axis=1)) == 1  # their blocks cannot be joined
+    for costly in (cpu.tanh(x) * (x > 0), (wide > 0) * (wide + 1)):
+        assert workers(cpu.sum(costly, axis=0), cpu.sum(costly, axis=1)) == 2
+
+
 def test_large_arrays_of_users_ops_views_and_mixed_dtypes(runtimes: list[Backend], own: Any) -> None:
     own("third_power", OWN["third_power"].run, OWN["third_power"].grad)
     x, y = (drawn(f"mixed {i}", LARGE, -2, 2, False) for i in range(2))
