@@ -454,7 +454,8 @@ class Backend(
         from neonlite.backend.runtimes.cuda.executor import CudaExecutor, plan_source
 
         arguments = plan_arguments(self, "be.kernel", trees, out)
-        make = make_plan if isinstance(self._executor, CudaExecutor) else build_plan  # which primitives of a CPU leave
+        # a plan that was compiled for a CPU has steps of its libraries
+        make = make_plan if isinstance(self._executor, CudaExecutor) else build_plan
         return plan_source(make(self, *arguments))
 
     def __deepcopy__(self, memo: object) -> Backend:

@@ -454,13 +454,17 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Copy a transpose of float32 into a contiguous array."""
         raise NotImplementedError
 
-    def computes_rows(self, name: str, rows: tuple[int, ...], eps: float = 0.0) -> bool:
-        """Return whether ``softmax``, or ``row_norm`` if the name is "normalized", computes rows of this shape."""
+    def computes_softmax(self, rows: tuple[int, ...]) -> bool:
+        """Return whether ``softmax`` computes rows of this shape."""
         return False
 
     def softmax(self, x: Array, y: Array, *, is_masked: bool) -> None:
         """Compute the softmax y of each row of x. If ``is_masked``, that of a row of only -inf is 0, else NaN."""
         raise NotImplementedError
+
+    def computes_row_norm(self, rows: tuple[int, ...], eps: float) -> bool:
+        """Return whether ``row_norm`` computes rows of this shape."""
+        return False
 
     def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
         """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""

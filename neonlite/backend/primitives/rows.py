@@ -112,17 +112,16 @@ def image_layer(primitives: ReferencePrimitives, plan: Plan, v: int) -> tuple[st
 def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall | None:
     """Return the call of the primitive that computes a step; None if no primitive does."""
     step, reshape = plan.step_of(v), primitives.runtime.reshape
-    if step.op.name == "reorder":
+    if step.op is REORDER:
         return reorder_call(primitives, plan, v)
     if step.op.name == "roi_pool_indices":
         return roi_call(primitives, plan, v)
-    if step.op.name == NORMALIZED.name:
+    if step.op is NORMALIZED:
         return norm_call(primitives, plan, v)
     if step.op is TRANSPOSED:
         return PrimitiveCall(primitives.copy_transposed, cast("tuple[int]", step.inputs), (v,))
     if step.op is SOFTMAX:
-        rows, (x,), attrs = matrix_shape(step.shape, len(step.shape) - 1), cast("tuple[int]", step.inputs), step.attrs
-        return PrimitiveCall(lambda x, y: primitives.softmax(reshape(x, rows), reshape(y, rows), **attrs), (x,), (v,))
+        return softmax_call(primitives, plan, v)
     if (found := image_layer(primitives, plan, v)) is None:
         return None
     roles, layer, call = found
@@ -165,11 +164,25 @@ def reorder_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primiti
     return PrimitiveCall(run, (x,), (v,))
 
 
+def softmax_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
+    """Return the softmax over the last axis."""
+    step, reshape = plan.step_of(v), primitives.runtime.reshape
+    inputs: Any = step.inputs
+    rows, is_strided = matrix_shape(step.shape, len(step.shape) - 1), not plan.is_contiguous(inputs[0])
+
+    def run(x: NativeArray, y: NativeArray) -> None:
+        x = contiguous_copy(primitives, 0, x) if is_strided else x
+        primitives.softmax(reshape(x, rows), reshape(y, rows), **step.attrs)
+
+    return PrimitiveCall(run, inputs, (v,))
+
+
 def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
     """Return the normalization of rows, or of the channels of images in NHWC, with the statistics that are read."""
     step, reshape, outputs = plan.step_of(v), primitives.runtime.reshape, plan.stages[plan.stage_of[v]].steps
     inputs: Any = step.inputs
     names, attrs = [plan.step_of(u).op.name for u in outputs], dict(step.attrs)
+    is_strided = not plan.is_contiguous(inputs[0])
     function: Callable[..., None]
     if v in plan.nhwc:
         C, rows, function = step.shape[-1], rows_shape(step.shape), primitives.batch_norm
@@ -178,13 +191,15 @@ def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveC
         rows, function = matrix_shape(step.shape, attrs.pop("rank")), primitives.row_norm
         C, shapes = rows[0], [rows, rows, rows[:1], rows[:1]]
 
-    def run(*arrays: NativeArray) -> None:
-        results = dict(zip(names, arrays[len(inputs) :], strict=True))
+    def run(x: NativeArray, *arrays: NativeArray) -> None:
+        x = contiguous_copy(primitives, 0, x) if is_strided else x
+        parameters, computed = arrays[: len(inputs) - 1], arrays[len(inputs) - 1 :]
+        results = dict(zip(names, computed, strict=True))
         for op in (MEANS, VARIANCES):
             if op.name not in results:
-                results[op.name] = primitives.get_workspace(op.name, (C,), arrays[0])
+                results[op.name] = primitives.get_workspace(op.name, (C,), x)
         ordered = (results[op.name] for op in (NORMALIZED, MEANS, VARIANCES))
-        function(*map(reshape, (*arrays[: len(inputs)], *ordered), shapes), **attrs)
+        function(*map(reshape, (x, *parameters, *ordered), shapes), **attrs)
 
     return PrimitiveCall(run, inputs, tuple(outputs))
 
@@ -369,13 +384,14 @@ def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: b
 class Formula(NamedTuple):
     """A formula of a plan that a primitive computes: its operands, and its results with their ops, the main one first.
 
-    ``parameters``: the factor and the term of each row of the main result, by the op; they are further steps.
+    ``parameters``: gamma and beta of a norm of rows, by which further steps scale and shift the main result. Those of
+    images in NHWC are operands of the primitive.
     """
 
     operands: tuple[int, ...]
     results: dict[int, Op]
     attrs: dict[str, Any]
-    parameters: dict[str, int] = {}  # noqa: RUF012
+    parameters: tuple[int, ...] = ()
 
     @property
     def main(self) -> int:
@@ -397,7 +413,7 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
         elif name in ("batch_norm", "normalize") and operands[0] not in normalized:
             if name == "batch_norm" and skip_reshapes(plan, operands[0]) in preferring:
                 formula = find_batch_norm(primitives, plan, v)
-            elif not preferring or len(step.shape) == 2:  # else they are probably in NHWC
+            elif not preferring or len(step.shape) == 2:  # rows of images in NHWC would be copied there and back
                 formula = find_row_norm(primitives, plan, v)
             normalized.update(operands[:1] if formula else ())
         found += [formula] if formula else []
@@ -408,13 +424,12 @@ def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula
     """Return a softmax over the last axis; if it is masked, of the values that are -inf where the mask is 0."""
     step, is_masked = plan.composites[v], plan.composites[v].op.name == "masked_softmax"
     inner = {u: plan.step_of(u) for u in formula_values(plan, v, cast("tuple[int, ...]", step.inputs))}
-    total = next(s for s in inner.values() if s.op.name == "sum")
+    total = next((u for u, s in inner.items() if s.op.name == "sum"), None)
     x: Any = step.inputs[0]
     if is_masked:
         x = next((u for u, s in inner.items() if s.op.name == "where" and x in s.inputs), None)
-    rows = None if x is None else rows_before(plan, x, total.shape)
-    last_axis = matrix_shape(step.shape, len(step.shape) - 1)
-    if rows is None or rows[0] != last_axis or not primitives.computes_rows("softmax", last_axis):
+    rank, rows = find_rank(plan, x, total), matrix_shape(step.shape, len(step.shape) - 1)
+    if rank is None or matrix_shape(step.shape, rank) != rows or not primitives.computes_softmax(rows):
         return None
     return Formula((x,), {v: SOFTMAX}, {"is_masked": is_masked})
 
@@ -423,12 +438,14 @@ def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formul
     """Return a normalization over the last axes."""
     step = plan.composites[v]
     x, *parameters = cast("tuple[int, ...]", step.inputs)
-    mean, variance = find_statistics(plan, v)
-    rows, eps = None if mean is None else rows_before(plan, x, plan.shape(mean)), step.attrs["eps"]
-    if rows is None or not primitives.computes_rows("normalized", rows[0], eps):
+    eps = step.attrs["eps"]
+    statistics = find_statistics(plan, v)
+    rank = find_rank(plan, x, statistics[0]) if statistics else None
+    if not statistics or rank is None or not primitives.computes_row_norm(matrix_shape(step.shape, rank), eps):
         return None
+    mean, variance = statistics
     results = {v: NORMALIZED, mean: MEANS, variance: VARIANCES}
-    return Formula((x,), results, {"rank": rows[1], "eps": eps}, dict(zip(("mul", "add"), parameters, strict=False)))
+    return Formula((x,), results, {"rank": rank, "eps": eps}, tuple(parameters))
 
 
 def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -440,29 +457,33 @@ def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Form
         return None
     if not all(p < len(plan.leaves) and plan.is_contiguous(p) for p in operands[1:]):
         return None
-    mean, variance = find_statistics(plan, v)
-    if mean is None:
+    if (statistics := find_statistics(plan, v)) is None:
         return None
-    relu = find_relu(plan, v)
+    relu, (mean, variance) = find_relu(plan, v), statistics
     results = {v if relu is None else relu: NORMALIZED, mean: MEANS, variance: VARIANCES}
     return Formula(operands, results, step.attrs | {"relu": relu is not None})
 
 
-def find_statistics(plan: Plan, v: int) -> tuple[Any, Any]:
-    """Return the mean and the variance of a normalization, or None."""
+def find_statistics(plan: Plan, v: int) -> tuple[int, int] | None:
+    """Return the mean and the variance of a normalization; None if they are operands, or x is broadcast."""
     operands: Any = plan.composites[v].inputs
     inner = [plan.step_of(u) for u in formula_values(plan, v, operands)]
-    mean = next((s.inputs[1] for s in inner if s.op.name == "sub" and s.inputs[0] == operands[0]), None)
-    total: Any = next(s.inputs[0] for s in inner if s.op.name == "sqrt")  # variance + eps
-    return mean, plan.step_of(total).inputs[0]
+    mean: Any = next((s.inputs[1] for s in inner if s.op.name == "sub" and s.inputs[0] == operands[0]), None)
+    total: Any = next((s.inputs[0] for s in inner if s.op.name == "sqrt"), None)  # variance + eps
+    if mean is None or total is None or {mean, total} & set(operands):
+        return None
+    return mean, cast("int", plan.step_of(total).inputs[0])
 
 
-def rows_before(plan: Plan, x: int, reduced: Shape) -> tuple[Shape, int] | None:
-    """Return the shape of the rows of a contiguous value over which a reduction runs, and the axes before a row."""
-    shape = plan.shape(x)
-    ranks = (n for n in range(len(shape), -1, -1) if reduced == shape[:n] + (1,) * (len(shape) - n))
-    rank = next(ranks, None)
-    return None if rank is None or 0 in shape or not plan.is_contiguous(x) else (matrix_shape(shape, rank), rank)
+def find_rank(plan: Plan, x: int | None, reduced: int | None) -> int | None:
+    """Return the first of the last axes of a contiguous value that a reduction runs over; None if it runs over others.
+
+    ``reduced``: the value of the reduction, or one of its shape.
+    """
+    if x is None or reduced is None or 0 in plan.shape(x) or not plan.is_contiguous(x):
+        return None
+    shape, to = plan.shape(x), plan.shape(reduced)
+    return next((n for n in range(len(shape), -1, -1) if to == shape[:n] + (1,) * (len(shape) - n)), None)
 
 
 def matrix_shape(shape: Shape, rank: int) -> Shape:
@@ -536,7 +557,7 @@ class PlanRewriter:
         needed = set(self.outputs)
         for v, step in reversed(self.steps.items()):
             if v in needed:
-                inputs = (*by_value[v].operands, *by_value[v].parameters.values()) if v in by_value else step.inputs
+                inputs = (*by_value[v].operands, *by_value[v].parameters) if v in by_value else step.inputs
                 needed.update(x for x in inputs if isinstance(x, int))
         return needed
 
@@ -560,7 +581,9 @@ class PlanRewriter:
                 if step.op.name in COPIES and step.dtype == "float32":
                     step, inputs = copy, [x]
                     break
-                inputs[n] = self.copies[x] = self.copies.get(x) or self.plan.append_step(copy)
+                if x not in self.copies:
+                    self.copies[x] = self.plan.append_step(copy)
+                inputs[n] = self.copies[x]
         self.plain[v] = self.plan.append_step(step._replace(inputs=tuple(inputs)))
         return None
 
@@ -627,7 +650,7 @@ class PlanRewriter:
         """Append the steps that scale and shift the main result of a formula."""
         v = formula.main
         step, shape = self.steps[v], self.shapes[v][: formula.attrs.get("rank", 0)]
-        for name, p in formula.parameters.items():
+        for name, p in zip(("mul", "add"), formula.parameters, strict=False):
             column = self.reshape(self.as_plain(p), shape + (1,) * (len(step.shape) - len(shape)))
             new = step._replace(op=OPS[name], attrs={}, inputs=(self.plain[v], column))
             self.plain[v] = self.plan.append_step(new)

@@ -613,25 +613,30 @@ class OneDNNBatchNorm(OneDNNConvolution):
         if self.runtime.has_values:
             copy_transposed(x, out)
 
-    def computes_rows(self, name: str, rows: tuple[int, ...], eps: float = 0.0) -> bool:
+    def computes_softmax(self, rows: tuple[int, ...]) -> bool:
         """Return whether oneDNN has a fast primitive that is precise: it adds the float32 elements of a row."""
-        return rows[1] <= MAX_ROW_TERMS and self._get_cached(ROW_FACTORIES[name], rows, eps) is not None
+        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax, rows) is not None
 
     def softmax(self, x: Array, y: Array, *, is_masked: bool) -> None:
         """Compute the softmax y of each row of x. If ``is_masked``, that of a row of only -inf is 0, else NaN.
 
-        In oneDNN, a NaN or an infinity makes only this element NaN, and only -inf the whole row.
+        In oneDNN, a NaN or an infinity makes only this element NaN, and NumPy computes these rows.
         """
-        primitive = self._get_cached(create_softmax, x.shape, 0.0)
+        primitive = self._get_cached(create_softmax, x.shape)
         if not self.runtime.has_values:
             return
         check_writeable(y)
         self._execute(primitive, (x, y))
         if np.isnan(np.minimum.reduce(y, axis=None)):
             rows = np.isnan(y).any(axis=1)
-            y[rows] = np.nan
-            if is_masked:
-                y[rows & (x == -np.inf).all(axis=1)] = 0
+            largest = x[rows].max(axis=1, keepdims=True)
+            e = np.exp(x[rows] - (np.where(np.isfinite(largest), largest, 0) if is_masked else largest))
+            total = e.sum(axis=1, keepdims=True)
+            y[rows] = e / (np.where(total == 0, 1, total) if is_masked else total)
+
+    def computes_row_norm(self, rows: tuple[int, ...], eps: float) -> bool:
+        """Return whether oneDNN has a fast primitive that is precise."""
+        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_row_norm, rows, eps) is not None
 
     def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
         """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""
@@ -714,7 +719,7 @@ def create_normalization(library: dnnl.Library, rows: tuple[int, int], eps: floa
     return create_batch_norm(library, rows, dnnl.FORWARD_INFERENCE, eps, flags, *vectors)
 
 
-def create_softmax(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:
+def create_softmax(library: dnnl.Library, rows: tuple[int, int]) -> dnnl.Primitive:
     """Create the softmax of rows."""
     if not library.has_precise_exp:
         raise dnnl.UnsupportedError(f"oneDNN {library.version}: exp without AVX2")
@@ -733,6 +738,3 @@ def create_row_norm(library: dnnl.Library, rows: tuple[int, int], eps: float) ->
     args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(0), library.default_attr
     descs = {dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column, dnnl.ARG_DST: matrix}
     return dnnl.Primitive(library, library.primitive_desc("layer_normalization_forward", *args), descs)
-
-
-ROW_FACTORIES = {"softmax": create_softmax, "normalized": create_row_norm}

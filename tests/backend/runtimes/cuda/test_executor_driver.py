@@ -419,7 +419,7 @@ def test_kernel_source_requires_op_trees() -> None:
     x = be.ones((2, 2), name="x")
     for given, words in [((3,), "3"), ((), "none"), (([x],), r"\[Tensor.*"), ((x, None), r"x \(2, 2\), None")]:
         with pytest.raises(
-            TypeError, match=rf"be\.plan: expected op-trees, as in be\.plan\(x \+ 1, y \* 2\), got {words}"
+            TypeError, match=rf"be\.kernel: expected op-trees, as in be\.kernel\(x \+ 1, y \* 2\), got {words}"
         ):
             be.kernel(*given)
     assert "1 op" in str(be.plan(x + 1, out=x))

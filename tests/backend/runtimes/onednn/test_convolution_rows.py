@@ -66,6 +66,40 @@ def test_a_masked_softmax_of_rows_is_0_where_all_elements_are_masked(cpu: Backen
     assert np.isnan(expected[5]).all()
 
 
+def test_a_masked_softmax_of_rows_with_infinity_is_that_of_its_formula(cpu: Backend) -> None:
+    values = np.array([[np.inf, 1, 2], [np.inf, np.inf, 0], [np.inf, 1, 2], [-np.inf, 1, 2]], np.float32)
+    mask = np.array([[1, 1, 1], [0, 1, 1], [0, 1, 1], [1, 1, 1]], np.float32)
+    x, m = cpu.array(values), cpu.array(mask)
+    found, expected = (cpu.masked_softmax(y, m, -1).get() for y in (x, cpu.array(values, dtype="float64")))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert np.isnan(found).sum() == 2
+
+
+@pytest.mark.parametrize("name", ["softmax", "normalize"])
+def test_rows_that_are_stored_with_gaps_are_copied(cpu: Backend, name: str) -> None:
+    """An operand that a plan writes to a target with gaps, and a slice of a sequence that is stored by time."""
+    wide, z, y = cpu.array(RNG(0).normal(size=(200, 400))), cpu.zeros((200, 200)), cpu.zeros((200, 200))
+    a = wide[:, :200]
+    function = (lambda x: cpu.softmax(x, -1)) if name == "softmax" else lambda x: cpu.normalize(x, axis=1)
+    plain = (
+        (lambda x: softmax(x)) if name == "softmax" else lambda x: (x - x.mean(1, keepdims=True)) / x.std(1)[:, None]
+    )
+    values = a.get().astype(float)
+    cpu.assign([z, a, y], [a.T * 3, a + 1, function(a + 1) * a.T])
+    np.testing.assert_allclose(y.get(), plain(values + 1) * values.T, rtol=1e-3, atol=1e-5)
+    T, N, H = 16, 16, 128
+    found = []
+    for dtype in ("float32", "float64"):
+        shapes = [(H, T * N), (4 * H, H), (4 * H, H), (4 * H, 1), (H, H)]
+        x, W, U, b, V = (cpu.array(RNG(i).normal(size=shape) / 5, dtype=dtype) for i, shape in enumerate(shapes))
+        states = [cpu.zeros((H, N), dtype=dtype) for _ in range(2)]
+        h = cpu.lstm(x, W, U, b, *states, steps=T)
+        part = cpu.build("slice", h, index=((0, 16, 1), (0, T * N, 1)))
+        found.append([t.get() for t in cpu.evaluate([function(part), cpu.dot(V, h)])])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
 def test_a_read_only_target_is_not_written(cpu: Backend) -> None:
     x, y, statistics = cpu.array(RNG(0).normal(size=(5, 7))), np.zeros((5, 7), np.float32), np.zeros((2, 5), np.float32)
     y.flags.writeable = False
@@ -114,6 +148,18 @@ def test_a_gamma_that_is_computed_scales_the_rows(cpu: Backend) -> None:
     d = values - values.mean(axis=1, keepdims=True)
     expected = d / np.sqrt((d**2).mean(axis=1, keepdims=True) + 1e-5) * np.exp(g.get()) + 2 * g.get()
     np.testing.assert_allclose(tree.get(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_statistics_may_be_the_parameters_of_a_norm(cpu: Backend) -> None:
+    x = cpu.array(RNG(0).normal(size=(6, 50)))
+    mean = cpu.mean(x, axis=1)
+    deviation = cpu.sqrt(cpu.mean(cpu.square(x - mean), axis=1) + 1e-5)
+    np.testing.assert_allclose(cpu.batch_norm(x, deviation, mean).get(), x.get(), rtol=1e-4, atol=1e-6)
+    variance = cpu.mean(cpu.square(x - mean), axis=1)
+    values = x.get().astype(float)
+    expected = (values - values.mean(1, keepdims=True)) * values.std(1, keepdims=True)
+    found = cpu.batch_norm(x, variance).get()
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [100, 1 << 16, MAX_ROW_TERMS])
