@@ -413,7 +413,7 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
         elif name in ("batch_norm", "normalize") and operands[0] not in normalized:
             if name == "batch_norm" and skip_reshapes(plan, operands[0]) in preferring:
                 formula = find_batch_norm(primitives, plan, v)
-            elif not preferring or len(step.shape) == 2:  # rows of images in NHWC would be copied there and back
+            elif not preferring or len(step.shape) == 2:  # NHWC images would be copied to CHWN and back
                 formula = find_row_norm(primitives, plan, v)
             normalized.update(operands[:1] if formula else ())
         found += [formula] if formula else []
