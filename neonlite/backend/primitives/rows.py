@@ -318,7 +318,7 @@ COPIES = ("cast", "stop_gradient")
 REDUCTIONS = ("sum", "max", "min", "prod")  # whose result depends on no order of the elements
 UNPOOLINGS = ("max_unpool", "sum_unpool")
 MAX_ROW_ELEMENTS = 1 << 10  # of the rows with several pixels
-MIN_TRANSPOSED = 1 << 15  # elements of a transpose from which its copy is a step
+MIN_TRANSPOSED = 1 << 15  # elements of a transpose from which its copy is a step; by benchmarks/thresholds.py
 MIN_ROW_IMAGES = 1 << 15  # elements of images below which longer rows gain less than the copies of operands take
 
 
@@ -637,7 +637,7 @@ class PlanRewriter:
     def append_formula(self, formula: Formula, needed: Collection[int]) -> None:
         """Append the steps of a primitive, for the main result of a formula and the others that are needed."""
         (x, *others), attrs = formula.operands, formula.attrs
-        is_nhwc = "relu" in attrs
+        is_nhwc = "relu" in attrs  # an attribute of a batch_norm of images in NHWC only
         inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *others
         for v, op in formula.results.items():
             new = self.steps[v]._replace(op=op, attrs=attrs, inputs=inputs)
