@@ -7,7 +7,7 @@ from typing import Any
 
 import neonlite as nl
 from neonlite.models import Model
-from neonlite.models.gradients import GradientProgram, record_costs
+from neonlite.models.training import GradientProgram, record_costs
 from neonlite.optimizers import GradientDescentMomentum
 
 

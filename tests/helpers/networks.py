@@ -13,7 +13,7 @@ import pytest
 from neonlite import Backend
 from neonlite.layers import BranchNode, GeneralizedCost, Layer, ParameterLayer, Sequential, Tree
 from neonlite.models import Model
-from neonlite.models.gradients import GradientProgram
+from neonlite.models.training import GradientProgram
 
 NDArray = np.ndarray[Any, Any]
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")

@@ -31,7 +31,7 @@ from neonlite.layers import (
     check_layer,
 )
 from neonlite.models import Model
-from neonlite.models.gradients import GradientProgram
+from neonlite.models.training import GradientProgram
 from neonlite.optimizers import Adam
 from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
 

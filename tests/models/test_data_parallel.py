@@ -21,7 +21,7 @@ from neonlite.distributed import Communicator, Distributed, communicator as comm
 from neonlite.layers import Affine, Dropout
 from neonlite.models import Model
 from neonlite.models.data_parallel import DataParallel
-from neonlite.models.gradients import GradientProgram
+from neonlite.models.training import GradientProgram
 from neonlite.models.training_state import read_checkpoint
 from neonlite.optimizers import Adam, get_param_list
 

@@ -36,7 +36,7 @@ from neonlite.layers import (
     Sequential,
     Tree,
 )
-from neonlite.models import Model, gradients as gradients_module
+from neonlite.models import Model, training as training_module
 from neonlite.optimizers import Adam, GradientDescentMomentum, LossScaling
 from neonlite.transforms import CrossEntropyMulti, Logistic, MeanSquared, Rectlin, Softmax, Tanh, Transform
 
@@ -140,13 +140,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the list to which each compilation of a step appends."""
     result: list[Any] = []
-    compile_step = gradients_module.network_gradients
+    compile_step = training_module.network_gradients
 
     def counted(*args: Any) -> Any:
         result.append(1)
         return compile_step(*args)
 
-    monkeypatch.setattr(gradients_module, "network_gradients", counted)
+    monkeypatch.setattr(training_module, "network_gradients", counted)
     return result
 
 
@@ -377,7 +377,7 @@ def test_an_attribute_that_changes_in_each_step_is_left_to_the_layers(runs: list
         model.layers.layers[2].transform.slope = 0.01 * count
 
     one = train(perceptron(), act=change)
-    assert len(compilations) == gradients_module.MAX_CHANGES + 1
+    assert len(compilations) == training_module.MAX_CHANGES + 1
     assert len(runs) == STEPS - len(compilations)
     assert_close(one, train(perceptron(), False, act=change))
 
