@@ -42,11 +42,11 @@ from neonlite.array_api import Array as _Array
 from neonlite.array_api.data_types import NamespaceInfo
 from neonlite.array_api.linalg import EighResult, QRResult, SlogdetResult, SVDResult
 from neonlite.array_api.manipulation import Axis
+from neonlite.array_api.random import Generator as _Generator
 from neonlite.array_api.reductions import UniqueAll, UniqueCounts, UniqueInverse
 from neonlite.backend import Backend
 from neonlite.ops.functions import Shape
 
-class Linalg:
 """
 
 
@@ -54,15 +54,16 @@ def render_stubs() -> dict[str, str]:
     """Return {path in the package: text} of the stubs."""
     functions_of = {**HAND_WRITTEN, **vars(OpMethods)}
     methods = sorted((name, f) for name, f in functions_of.items() if inspect.isfunction(f))
-    linalg = array_api.linalg
     op_methods = "".join(render_overloads(*method) for method in methods)
-    functions = "".join(render_member(name, getattr(linalg, name)) for name in linalg.__all__)
-    functions += (
-        "class Namespace:\n    be: Backend\n    linalg: Linalg\n    def __init__(self, be: Backend) -> None: ...\n"
-    )
-    functions += "".join(
-        render_member(name, getattr(array_api, name)) for name in array_api.__all__ if name != "linalg"
-    )
+    modules: dict[str, Any] = {"Linalg": array_api.linalg, "Random": array_api.random, "Namespace": array_api}
+    functions = ""
+    for cls, module in modules.items():
+        functions += f"class {cls}:\n"
+        if module is array_api:
+            functions += "    be: Backend\n    linalg: Linalg\n    random: Random\n"
+            functions += "    def __init__(self, be: Backend) -> None: ...\n"
+        names = [name for name in module.__all__ if name not in ("linalg", "random")]
+        functions += "".join(render_member(name, getattr(module, name)) for name in names)
     return {
         "backend/op_methods.pyi": (OP_METHODS + op_methods).rstrip() + "\n",
         "array_namespace.pyi": (ARRAY_NAMESPACE + functions).rstrip() + "\n",
@@ -113,15 +114,15 @@ def render_member(name: str, value: object) -> str:
             text += "    @staticmethod\n"
             text += define(name, render(parameters), qualify(signature.return_annotation), value)
         return text
-    if value is array_api.Array:
-        return "    Array = _Array\n"
+    if value is array_api.Array or value is array_api.random.Generator:
+        return f"    {name} = _{name}\n"
     type_name = f"np.dtype[np.{value}]" if hasattr(value, "itemsize") else type(value).__name__
     return f"    {name}: {type_name.replace('NoneType', 'None')}\n"
 
 
 def qualify(annotation: str) -> str:
     """Return an annotation with names that the class ``Namespace`` does not define."""
-    return re.sub(r"\bArray\b", "_Array", re.sub(r"\bbool\b", "builtins.bool", annotation))
+    return re.sub(r"\b(Array|Generator)\b", r"_\1", re.sub(r"\bbool\b", "builtins.bool", annotation))
 
 
 def render(parameters: Iterable[inspect.Parameter]) -> list[str]:

@@ -9,6 +9,7 @@ from neonlite.array_api import Array as _Array
 from neonlite.array_api.data_types import NamespaceInfo
 from neonlite.array_api.linalg import EighResult, QRResult, SlogdetResult, SVDResult
 from neonlite.array_api.manipulation import Axis
+from neonlite.array_api.random import Generator as _Generator
 from neonlite.array_api.reductions import UniqueAll, UniqueCounts, UniqueInverse
 from neonlite.backend import Backend
 from neonlite.ops.functions import Shape
@@ -63,6 +64,12 @@ class Linalg:
         """Transpose the matrices in the last two axes."""
 
     @staticmethod
+    def norm(
+        x: _Array, /, ord: Any = None, axis: int | Sequence[int] | None = None, keepdims: builtins.bool = False
+    ) -> _Array:
+        """Return a vector norm along an axis, or a matrix norm over two, as ``np.linalg.norm``."""
+
+    @staticmethod
     def outer(x1: _Array, x2: _Array, /) -> _Array:
         """Return the outer product of two vectors."""
 
@@ -108,9 +115,16 @@ class Linalg:
     ) -> _Array:
         """Return the norms of vectors: the sum of ``|x|^ord``, to the power of 1 / ord."""
 
+class Random:
+    Generator = _Generator
+    @staticmethod
+    def default_rng(seed: int | None = None) -> _Generator:
+        """Return a generator of random arrays on the current backend; that of ``be.array_api`` on its backend."""
+
 class Namespace:
     be: Backend
     linalg: Linalg
+    random: Random
     def __init__(self, be: Backend) -> None: ...
     Array = _Array
     __array_api_version__: str
@@ -294,6 +308,10 @@ class Namespace:
         """Return x / y, elementwise."""
 
     e: float
+    @staticmethod
+    def einsum(subscripts: str, /, *operands: _Array, optimize: object = True) -> _Array:
+        """Return an Einstein summation, contracted pairwise in the order chosen by opt_einsum."""
+
     @staticmethod
     def empty(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None = None) -> _Array:
         """Return an array of zeros; the values of ``empty`` are unspecified in the standard."""

@@ -125,27 +125,39 @@ class Above(int):
 
 
 class RandomSource:
-    """The operand of a random node, such as ``rand``. Each node has its own, so two nodes are independent samples."""
+    """The operand of a random node, such as ``rand``. Each node has its own, so two nodes are independent samples.
 
-    __slots__ = ("be",)
+    It draws from the given streams, by default those that the backend has when the node is evaluated.
+    """
 
-    def __init__(self, be: BackendBase) -> None:
-        self.be = be
+    __slots__ = ("_streams", "be")
+
+    def __init__(self, be: BackendBase, streams: Any = None) -> None:
+        self.be, self._streams = be, streams
+
+    @property
+    def streams(self) -> Any:
+        """The streams to draw from."""
+        return self._streams or self.be.streams
 
     def __repr__(self) -> str:
         return f"random-{id(self):#x}"
 
     def uniform(self, shape: Shape) -> NativeArray:
         """Draw uniform numbers in [0, 1)."""
-        return self.be.streams.uniform("noise", shape, self.be.default_dtype_name)
+        return self.streams.uniform("noise", shape, self.be.default_dtype_name)
 
     def normal(self, shape: Shape) -> NativeArray:
         """Draw standard normal numbers."""
-        return self.be.streams.normal("noise", shape, self.be.default_dtype_name)
+        return self.streams.normal("noise", shape, self.be.default_dtype_name)
 
     def mask(self, shape: Shape, keep: float) -> NativeArray:
         """Draw ones with the probability ``keep``, and zeros."""
-        return self.be.streams.new_mask("masks", shape, keep, self.be.default_dtype_name)
+        return self.streams.new_mask("masks", shape, keep, self.be.default_dtype_name)
+
+    def words(self, shape: Shape) -> NativeArray:
+        """Draw words of 64 bits, as signed integers."""
+        return self.streams.words("noise", shape, "int64")
 
 
 PostfixItem: TypeAlias = "OperandLike | dict[str, Any]"  # an operand, or the op dict of a node
@@ -428,7 +440,7 @@ class Triple:
 
         def copy_operand(x: object) -> object:
             if isinstance(x, RandomSource):
-                return memo.setdefault(id(x), RandomSource(be))
+                return memo.setdefault(id(x), RandomSource(be, x._streams))
             return memo[id(x)] if id(x) in memo else copy.deepcopy(x, memo)
 
         for node in postorder(self):

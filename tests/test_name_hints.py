@@ -479,7 +479,7 @@ def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "dataset": data.iris(), "data": data.ArrayIterator(X, y, nclass=3), "error": be.ones((3, 3)), "y": y,
         "indices": be.zeros((3, 3), dtype="int32"), "mask": x > 1, "dtype": "float64", "path": "m.neon",
         "file": "x.npy", "state": model.optimizer.get_state(), "autodiff": nl.Autodiff(be.exp(x)),
-        "runtime": "cpu", "math": __import__("math"),
+        "runtime": "cpu", "math": __import__("math"), "rng": be.array_api.random.default_rng(0),
     }  # fmt: skip
 
 
@@ -743,7 +743,7 @@ TABLES = {
     "data": name_hints.DATA, "dataset": name_hints.DATASET, "history": name_hints.HISTORY,
     "cost": name_hints.COST, "generalized_cost": name_hints.GENERALIZED_COST,
     "metric": name_hints.METRIC, "transform": name_hints.TRANSFORM, "initializer": name_hints.INITIALIZER,
-    "autodiff": name_hints.AUTODIFF,
+    "autodiff": name_hints.AUTODIFF, "rng": name_hints.GENERATOR,
 }  # fmt: skip
 
 
@@ -814,7 +814,7 @@ def test_the_formula_of_a_hint_neither_overflows_nor_has_a_gradient_of_nan(code:
 def test_the_random_numbers_of_a_hint_are_the_same_at_each_read(table: str) -> None:
     be = nl.gen_backend("cpu", rng_seed=0)
     scope = {"be": be, "xp": be.array_api, "np": np, "shape": (2, 3), "x": be.ones((2, 3))}
-    hints = [hint for hint in TABLES[table] if re.search(r"be\.rand", hint)]
+    hints = [hint for hint in TABLES[table] if re.search(r"be\.rand|xp\.random.*size=shape", hint)]
     assert len(hints) >= 2
     for code in [code for hint in hints for code in hint.split(" or ")]:
         x = eval(code, scope)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 # fmt: off
 # ruff: isort: off
-from neonlite.array_api import linalg as linalg
+from neonlite.array_api import linalg as linalg, random as random
 from neonlite.array_api.array import Array
 from neonlite.array_api.creation import (
     arange, asarray, empty, empty_like, eye, from_dlpack, full, full_like, linspace, ones, ones_like, variable,
@@ -47,7 +47,7 @@ from neonlite.array_api.manipulation import (
     take_along_axis, tile, tril, triu, unstack,
 )
 from neonlite.array_api.operators import install
-from neonlite.array_api.linalg import matmul, matrix_transpose, tensordot, vecdot
+from neonlite.array_api.linalg import einsum, matmul, matrix_transpose, tensordot, vecdot
 from neonlite.array_api.data_types import DTYPES
 from neonlite.array_api.reductions import (
     all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, isin, max, mean, min,
@@ -70,22 +70,22 @@ e, inf, nan, newaxis, pi = math.e, math.inf, math.nan, None, math.pi
 
 # fmt: off
 __all__ = [
-    "Array", "__array_api_version__", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all", "any",
-    "arange", "argmax", "argmin", "argsort", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh",
-    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool",
+    "Array", "__array_api_version__", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all", "any", "arange",
+    "argmax", "argmin", "argsort", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bitwise_and",
+    "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool",
     "broadcast_arrays", "broadcast_shapes", "broadcast_to", "can_cast", "ceil", "clip", "concat", "conj", "copysign",
-    "cos", "cosh", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "divide", "e", "empty", "empty_like",
-    "equal", "erf", "exp", "expand_dims", "expm1", "eye", "finfo", "flip", "float32", "float64", "floor",
+    "cos", "cosh", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "divide", "e", "einsum", "empty",
+    "empty_like", "equal", "erf", "exp", "expand_dims", "expm1", "eye", "finfo", "flip", "float32", "float64", "floor",
     "floor_divide", "from_dlpack", "full", "full_like", "greater", "greater_equal", "hypot", "iinfo", "imag", "inf",
     "int8", "int16", "int32", "int64", "isdtype", "isfinite", "isin", "isinf", "isnan", "less", "less_equal", "linalg",
-    "linspace", "log", "log1p", "log2", "log10", "logaddexp", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "matmul", "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis",
-    "multiply", "nan", "negative", "newaxis", "nextafter", "nonzero", "not_equal", "ones", "ones_like", "permute_dims",
-    "pi", "positive", "pow", "prod", "real", "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll",
-    "round", "searchsorted", "sign", "signbit", "sin", "sinh", "sort", "sqrt", "square", "squeeze", "stack", "std",
-    "subtract", "sum", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "tril", "triu", "trunc", "uint8",
-    "uint16", "uint32", "uint64", "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack", "var",
-    "variable", "vecdot", "where", "zeros", "zeros_like",
+    "linspace", "log", "log1p", "log2", "log10", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "matmul", "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan",
+    "negative", "newaxis", "nextafter", "nonzero", "not_equal", "ones", "ones_like", "permute_dims", "pi", "positive",
+    "pow", "prod", "random", "real", "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll", "round",
+    "searchsorted", "sign", "signbit", "sin", "sinh", "sort", "sqrt", "square", "squeeze", "stack", "std", "subtract",
+    "sum", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "tril", "triu", "trunc", "uint8", "uint16",
+    "uint32", "uint64", "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack", "var", "variable",
+    "vecdot", "where", "zeros", "zeros_like",
 ]
 # fmt: on
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from string import ascii_letters
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
@@ -24,7 +25,8 @@ from neonlite.array_api.manipulation import (
     stack,
 )
 from neonlite.array_api.reductions import count_nonzero, max as max_of, min as min_of, numeric, root, sum as sum_of
-from neonlite.backend.validation import integer
+from neonlite.backend.tree_operands import parse_subscripts
+from neonlite.backend.validation import instance, integer
 from neonlite.messages import describe
 from neonlite.name_hints import module_getattr
 from neonlite.ops.functions import broadcast_shapes
@@ -154,7 +156,29 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     return sum_of(multiply(x1, x2), axis=axis, dtype=x1.dtype)
 
 
-__all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]
+def einsum(subscripts: str, /, *operands: Array, optimize: object = True) -> Array:
+    """Return an Einstein summation, contracted pairwise in the order chosen by opt_einsum.
+
+    Parameters
+    ----------
+    subscripts : str
+        The labels of the axes of each operand and of the result, as in ``"ij,jk->ik"``; "..." for other axes.
+    *operands : Array
+        The operands.
+    optimize : object
+        For compatibility with NumPy, without effect.
+    """
+    instance("einsum: subscripts", subscripts, str, "a string, such as 'ij,jk->ik',")
+    arrays = check_numeric("einsum", *operands)
+    terms, output = parse_subscripts(subscripts, [x.shape for x in arrays])
+    unused = iter([x for x in ascii_letters if not any(x in term for term in terms)])  # for the axes put in front
+    padded = ["".join([*(next(unused) for _ in range(2 - len(term))), *term]) for term in terms]
+    tree = arrays[0].backend.einsum(f"{','.join(padded)}->{output}", *(x.operand for x in arrays))
+    sizes = {label: n for x, term in zip(arrays, terms, strict=True) for label, n in zip(term, x.shape, strict=True)}
+    return with_shape(tree, tuple(sizes[label] for label in output), arrays[0].dtype, *arrays)
+
+
+__all__ = ["einsum", "matmul", "matrix_transpose", "tensordot", "vecdot"]
 
 
 # --- the extension ``linalg``: products, decompositions, equations, determinants and norms of matrices ---
@@ -414,6 +438,29 @@ def _relative_threshold(x: Array, rtol: Any) -> Array:
     return expand_dims(to_dtype(as_array(rtol, x), x.dtype), axis=-1)
 
 
+def norm(x: Array, /, ord: Any = None, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
+    """Return a vector norm along an axis, or a matrix norm over two, as ``np.linalg.norm``.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+    ord : number or str, optional
+        The order, as for ``vector_norm`` or ``matrix_norm``; default the root of the sum of the squares.
+    axis : int or pair of int, optional
+        The axis of the vectors, or the axes of the matrices; default all.
+    keepdims : bool
+        Whether the axes stay, with size 1.
+    """
+    if axis is None and (ord is None or x.ndim == 1):
+        return vector_norm(x, ord=2 if ord is None else ord, keepdims=keepdims)
+    axes = (*range(x.ndim),) if axis is None else (axis,) if isinstance(axis, SupportsIndex) else tuple(axis)
+    if len(axes) == 1:
+        return vector_norm(x, axis=axes[0], ord=2 if ord is None else ord, keepdims=keepdims)
+    z = matrix_norm(moveaxis(x, axes, (-2, -1)), ord="fro" if ord is None else ord, keepdims=keepdims)
+    return moveaxis(z, (-2, -1), axes) if keepdims else z
+
+
 def outer(x1: Array, x2: Array, /) -> Array:
     """Return the outer product of two vectors.
 
@@ -632,8 +679,8 @@ def vector_norm(
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
-    "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve", "svd", "svdvals",
-    "tensordot", "trace", "vecdot", "vector_norm",
+    "matrix_power", "matrix_rank", "matrix_transpose", "norm", "outer", "pinv", "qr", "slogdet", "solve", "svd",
+    "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -12,33 +12,19 @@ import numpy as np
 
 from neonlite import typing
 from neonlite.array_api import data_types, elementwise, linalg, manipulation, reductions
-from neonlite.array_api.array import Array, result, with_shape
+from neonlite.array_api.array import Array, from_numpy, result
 from neonlite.array_api.creation import asarray
 from neonlite.array_api.data_types import as_array, check_arrays, convert, to_dtype
-from neonlite.array_api.elementwise import multiply
-from neonlite.array_api.linalg import check_numeric, matmul, vecdot
+from neonlite.array_api.elementwise import multiply, select
+from neonlite.array_api.linalg import matmul, vecdot
 from neonlite.array_api.manipulation import concat, moveaxis, permute_dims, reshape
-from neonlite.backend.tree_operands import parse_subscripts
-from neonlite.backend.validation import instance
 from neonlite.messages import NO_COMPLEX, describe
 from neonlite.name_hints import ARRAY, add_hints
 from neonlite.numpy_methods import REDUCTIONS, UFUNC_REDUCTIONS, accepts, evaluate
 from neonlite.ops import OP_TABLE, SYNONYMS
 from neonlite.optree import Operand
 from neonlite.tree_inference import SEQUENCES
-
-
-def einsum_arrays(subscripts: str, *operands: Any, optimize: object = True) -> Array:
-    """Return ``np.einsum`` of arrays, contracted pairwise in the order chosen by opt_einsum."""
-    instance("np.einsum: subscripts", subscripts, str, "a string, such as 'ij,jk->ik',")
-    arrays = check_numeric("einsum", *operands)
-    terms, output = parse_subscripts(subscripts, [x.shape for x in arrays])
-    unused = iter([x for x in ascii_letters if not any(x in term for term in terms)])  # for the axes put in front
-    padded = ["".join([*(next(unused) for _ in range(2 - len(term))), *term]) for term in terms]
-    be = arrays[0].backend
-    tree = be.einsum(f"{','.join(padded)}->{output}", *(x.operand for x in arrays))
-    sizes = {label: n for x, term in zip(arrays, terms, strict=True) for label, n in zip(term, x.shape, strict=True)}
-    return with_shape(tree, tuple(sizes[label] for label in output), arrays[0].dtype, *arrays)
+from neonlite.typing import NumPyArray
 
 
 def transpose_array(a: Array, axes: Sequence[int] | None = None) -> Array:
@@ -100,17 +86,6 @@ def column_stack(tup: Sequence[Any]) -> Array:
     return concat([x if x.ndim > 1 else reshape(x, (-1, 1)) for x in check_arrays("column_stack", *tup)], axis=1)
 
 
-def norm(x: Array, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:
-    """Return a vector norm along an axis, or a matrix norm over two; by default the 2-norm of all elements."""
-    if axis is None and (ord is None or x.ndim == 1):
-        return linalg.vector_norm(x, ord=2 if ord is None else ord, keepdims=keepdims)
-    axes = (*range(x.ndim),) if axis is None else (axis,) if hasattr(axis, "__index__") else tuple(axis)
-    if len(axes) == 1:
-        return linalg.vector_norm(x, axis=axes[0], ord=2 if ord is None else ord, keepdims=keepdims)
-    z = linalg.matrix_norm(moveaxis(x, axes, (-2, -1)), ord="fro" if ord is None else ord, keepdims=keepdims)
-    return moveaxis(z, (-2, -1), axes) if keepdims else z
-
-
 def take(a: Any, indices: Any, axis: int | None = None) -> Array:
     """Return the elements at indices along an axis, or of the elements in C order."""
     be = (a if isinstance(a, Array) else indices).backend
@@ -144,14 +119,103 @@ def ptp(a: Array, axis: Any = None, *, keepdims: bool = False) -> Array:
     return reductions.max(a, axis=axis, keepdims=keepdims) - reductions.min(a, axis=axis, keepdims=keepdims)
 
 
+def squeeze(a: Array, axis: Any = None) -> Array:
+    """Return an array without axes of size 1, by default all of them."""
+    return manipulation.squeeze(a, tuple(i for i, n in enumerate(a.shape) if n == 1) if axis is None else axis)
+
+
+def append(arr: Any, values: Any, axis: int | None = None) -> Array:
+    """Return an array with values at the end of an axis, or of the elements in C order."""
+    return concat(check_arrays("append", arr, values), axis=axis)
+
+
+def quantile(a: Any, q: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
+    """Return quantiles over axes, by linear interpolation; NaN if an element is NaN."""
+    (x,) = check_arrays("quantile", a)
+    x = x if x.dtype.kind == "f" else to_dtype(x, np.dtype(x.backend.default_dtype_name))
+    q = np.asarray(q, np.float64)
+    if not ((q >= 0) & (q <= 1)).all():
+        raise ValueError(f"quantile: expected q from 0 to 1, and for percentile from 0 to 100, got {q.tolist()}.")
+    axes = manipulation.axes_of("quantile", x, axis)
+    rest = [i for i in range(x.ndim) if i not in axes]
+    y = reductions.sort(reshape(permute_dims(x, (*rest, *axes)), (*(x.shape[i] for i in rest), -1)))
+    position = q.ravel() * (y.shape[-1] - 1)
+    low, fraction = np.floor(position).astype(np.int64), position % 1
+    z = y[..., low]
+    if fraction.any():
+        z = z * from_numpy(y.backend, 1 - fraction) + y[..., np.minimum(low + 1, y.shape[-1] - 1)] * fraction
+    last = y[..., -1:]
+    z = moveaxis(to_dtype(reductions.where(last == last, z, np.nan), x.dtype), -1, 0)
+    return reshape(z, (*q.shape, *(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i in rest)))
+
+
+def percentile(a: Any, q: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
+    """Return percentiles over axes: quantiles for q / 100."""
+    return quantile(a, np.asarray(q) / 100, axis, keepdims=keepdims)
+
+
+def median(a: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
+    """Return the median over axes: the quantile for 0.5."""
+    return quantile(a, 0.5, axis, keepdims=keepdims)
+
+
+def rearrange(x: Array, positions: NumPyArray, fill: NumPyArray | None = None) -> Array:
+    """Return the elements of x at positions in C order, counted from 1; ``fill``, by default 0, at a position of 0."""
+    elements, indices = ravel(x), positions.ravel() - 1
+    if not positions.all():
+        elements, indices = concat([from_numpy(x.backend, np.zeros(1, x.dtype)), elements]), positions.ravel()
+    z = reshape(manipulation.take_positions(elements, indices, 0), positions.shape)
+    return z if fill is None else select(from_numpy(x.backend, positions > 0), z, from_numpy(x.backend, fill))
+
+
+def positions_of(x: Array) -> NumPyArray:
+    """Return the position of each element in C order, from 1 on."""
+    return np.arange(1, x.size + 1).reshape(x.shape)
+
+
+def pad(array: Array, pad_width: Any, mode: Any = "constant", **options: Any) -> Array:
+    """Return an array with elements before and after those of each axis: constants, or elements of the array."""
+    if (
+        mode not in ("constant", "edge", "reflect", "symmetric", "wrap")
+        or options.get("reflect_type", "even") != "even"
+    ):
+        return evaluate("np.pad", np.pad, (array, pad_width, mode), options)
+    if mode == "constant":
+        fill = np.pad(np.zeros(array.shape, array.dtype), pad_width, **options)
+        return rearrange(array, np.pad(positions_of(array), pad_width), fill)
+    return rearrange(array, np.pad(positions_of(array), pad_width, mode, **options))
+
+
+def convolve(a: Any, v: Any, mode: str = "full") -> Array:
+    """Return the convolution of two vectors: products of v and the parts of a."""
+    a, v = sorted(linalg.check_numeric("convolve", a, v), key=lambda x: -x.size)
+    n, m = a.size, v.size
+    first, count = {"full": (0, n + m - 1), "same": ((m - 1) // 2, n), "valid": (m - 1, n - m + 1)}[mode]
+    positions = np.arange(first, first + count)[:, None] - np.arange(m) + 1
+    return matmul(rearrange(a, np.where((positions > 0) & (positions <= n), positions, 0)), v)
+
+
+def _moving(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of NumPy that moves, repeats and removes elements, for arrays."""
+
+    @functools.wraps(function)
+    def move(x: Array, *args: Any, **options: Any) -> Any:
+        z = function(positions_of(x), *args, **options)
+        return [rearrange(x, part) for part in z] if isinstance(z, list) else rearrange(x, z)
+
+    return move
+
+
 # by their names in NumPy
 NUMPY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
-        column_stack, cumprod, cumsum, dot, hstack, inner, norm, outer, ptp, ravel, searchsorted, swapaxes, take, vdot,
-        vstack,
+        append, column_stack, convolve, cumprod, cumsum, dot, hstack, inner, median, outer, pad,
+        percentile, ptp, quantile, ravel, searchsorted, squeeze, swapaxes, take, vdot, vstack,
     )
-} | {"einsum": einsum_arrays, "transpose": transpose_array}  # fmt: skip
+} | {"transpose": transpose_array}  # fmt: skip
+MOVING = "array_split delete diag diagflat dsplit fliplr flipud hsplit resize rollaxis rot90 split vsplit"
+NUMPY_FUNCTIONS |= {name: _moving(getattr(np, name)) for name in MOVING.split()}
 
 
 # --- the operators and methods of arrays, which call the functions of the namespace ---
@@ -292,6 +356,7 @@ def array_function(self: Array, function: Callable[..., Any], types: Any, args: 
         # before NumPy 2.4, concatenate has no signature
         known = signature if function.__name__ == "concatenate" else inspect.signature(function)
         keywords = {**dict(zip(list(known.parameters)[n:], args[n:], strict=False)), **kwargs}
+    keywords = {"correction" if key == "ddof" else key: x for key, x in keywords.items()}
     if not accepts(ours, *positional, **keywords):
         return evaluate(name, function, args, kwargs)
     return ours(*positional, **keywords)
@@ -362,7 +427,8 @@ def einsum(subscripts: str, *operands: Operand | Array) -> Operand | Array:
     Array(5., dtype=float32)
     """
     if any(isinstance(x, Array) for x in operands):
-        return einsum_arrays(subscripts, *operands)
+        arrays: Any = operands
+        return linalg.einsum(subscripts, *arrays)
     be = next((x.backend for x in operands if isinstance(x, Operand)), None) or typing.current_backend()
     return be.einsum(subscripts, *operands)
 

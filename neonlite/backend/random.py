@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 import os
 import reprlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -149,12 +150,19 @@ class RandomStreams:
         self._blocks = dict.fromkeys(PURPOSES, 0)
         self._host: np.random.RandomState | None = None
         self._first_state = self.get_state()
+        self._position: Callable[[], int] | None = None
+
+    def at(self, position: Callable[[], int]) -> Self:
+        """Return streams that draw from block ``position()`` on, each time, and reserve no blocks."""
+        streams = copy.copy(self)
+        streams._position = position
+        return streams
 
     # --- bits ---
 
-    def words(self, purpose: str, n: int) -> Words:
-        """Return the next n words of a stream, (n,) uint64, from ceil(n / 4) blocks."""
-        return self._fill(purpose, np.empty(n, np.uint64), 4, lambda words: words)
+    def words(self, purpose: str, shape: Shape, dtype: str = "uint64") -> Words:
+        """Return the next words of a stream, uint64 or their bits as int64; a block gives four."""
+        return self._fill(purpose, np.empty(shape, dtype), 4, lambda words: words.view(dtype))
 
     def words32(self, purpose: str, n: int) -> NDArray[np.uint32]:
         """Return the next n 32-bit words of a stream, (n,) uint32, from ceil(n / 8) blocks.
@@ -478,6 +486,8 @@ class RandomStreams:
 
     def _reserve_blocks(self, purpose: str, blocks: int) -> tuple[int, int]:
         """Reserve the next blocks of a stream; return the seed and the index of the first block."""
+        if self._position is not None:
+            return self.seed, self._position()
         refuse_in_trace("random numbers that are drawn at once", "Use op-trees: be.rand(shape), be.randn(shape)")
         if purpose not in PURPOSES:
             raise ValueError(f"random stream: expected one of {', '.join(map(repr, PURPOSES))}, got {purpose!r}")

@@ -604,6 +604,9 @@ OP_TABLE: tuple[Op, ...] = (
        kind="random", shape_fn=functions.explicit_shape),
     Op("random_mask", lambda xp, source, to, keep: source.mask(to, keep),
        None, "ones with the probability keep, and zeros", kind="random", shape_fn=functions.explicit_shape),
+    Op("random_words", lambda xp, source, to: source.words(to),
+       None, "random words of 64 bits, as signed integers", kind="random", shape_fn=functions.explicit_shape,
+       result_dtype="index", **NO_METHOD),
     # --- structural ---
     Op("assign", lambda xp, x, y: y,
        missing_gradient, "y, written to the tensor x", arity=2, kind="structural", promoted_operands=slice(0, 1)),

@@ -38,6 +38,19 @@ np.linalg.norm(x, axis=0, keepdims=True); np.linalg.norm(t, axis=(2, 0), keepdim
 np.linalg.norm(x, 2); np.linalg.norm(t, "nuc", axis=(1, 2)); np.linalg.norm(x, axis=(0,))
 np.ravel(t); np.swapaxes(t, 0, -1); np.transpose(t); np.transpose(t, (1, 0, 2)); np.ptp(x); np.ptp(x, 1)
 np.cumsum(x); np.cumsum(x, 0); np.cumsum(x, axis=1); np.cumprod(x); np.cumprod(v, axis=0)
+np.median(x); np.median(v); np.median(t, axis=1); np.median(x, axis=(0, 1), keepdims=True); np.median(t, (0, 2))
+np.quantile(x, 0.3); np.quantile(t, [0, 0.21, 1.0], axis=-1); np.quantile(x, [[0.5, 0.1]], axis=0, keepdims=True)
+np.percentile(x, 40, axis=1); np.percentile(v, [3, 97]); np.quantile(s, 0.5)
+np.pad(x, 1); np.pad(v, (2, 1), constant_values=(3, 4)); np.pad(t, ((0, 1), (2, 0), (1, 1)), "edge"); np.pad(s, 1)
+np.pad(x, ((1, 2), (0, 3)), mode="reflect"); np.pad(v, 6, "wrap"); np.pad(x, 2, "symmetric"); np.pad(x[:0], 1)
+np.convolve(v, w); np.convolve(w, v); np.convolve(v, w, "same"); np.convolve(w, v, "valid")
+np.convolve(v, v[:2], "same")
+np.append(x, y); np.append(x, y, axis=0)
+np.squeeze(x[:, :1]); np.squeeze(x[:, :1], axis=1); np.squeeze(x[:1, :1]); np.std(x, ddof=1)
+np.var(t, axis=1, ddof=1.5)
+np.diag(v); np.diag(x); np.diag(v, -2); np.diag(x, k=1); np.diagflat(x); np.fliplr(x); np.flipud(v); np.rot90(x, 3)
+np.delete(x, 1, axis=0); np.delete(v, [0, -1]); np.resize(v, (3, 3)); np.rollaxis(t, 2); np.split(x, 2, axis=1)[1]
+np.array_split(v, 3)[0]; np.split(v, [1, 3])[2]; np.hsplit(x, 2)[0]; np.vsplit(x, [1])[1]; np.dsplit(t, 2)[1]
 np.take(x, [1, 0]); np.take(x, [2, -1], axis=1); np.take(t, 1, axis=1); np.take(v, [[0, 3], [1, 1]])
 """.replace("\n", ";")
 CASES = [expression.strip() for expression in EXPRESSIONS.split(";") if expression.strip()]
@@ -124,6 +137,25 @@ def test_every_function_has_a_case() -> None:
     assert np.searchsorted([1, 2, 3], x).tolist() == [0, 1, 3]
     assert np.searchsorted(x, [2.0, 9.0], "right").tolist() == [2, 3]
     assert np.searchsorted(x, 3.0).item() == 2
+
+
+def test_a_quantile_out_of_range_is_refused_and_of_nan_is_nan(be: Backend) -> None:
+    x = be.array_api.asarray([[1.0, np.nan, 2.0], [4.0, 3.0, np.inf]])
+    np.testing.assert_array_equal(np.median(x, axis=1).numpy(), [np.nan, 4.0])
+    np.testing.assert_array_equal(np.quantile(x, [0, 1], axis=1).numpy(), [[np.nan, 3], [np.nan, np.inf]])
+    assert np.median(be.array_api.asarray([4, 1, 2, 2])).item() == 2
+    with pytest.raises(
+        ValueError, match=r"quantile: expected q from 0 to 1, and for percentile from 0 to 100, got 1\.2"
+    ):
+        np.percentile(x, 120)
+
+
+def test_a_mode_of_pad_that_computes_numbers_gives_a_constant_of_numpy() -> None:
+    x = nl.array_api.variable([1.0, 4.0])
+    with pytest.warns(UserWarning, match=r"np\.pad: NumPy computes a constant"):
+        assert np.pad(x, 1, "mean").tolist() == [2.5, 1, 4, 2.5]
+    with pytest.warns(UserWarning, match=r"np\.pad: NumPy computes a constant"):
+        assert np.pad(x, 1, "reflect", reflect_type="odd").tolist() == [-2, 1, 4, 7]
 
 
 def test_backend_methods_keep_the_gradient_of_an_array() -> None:

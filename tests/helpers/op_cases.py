@@ -19,9 +19,21 @@ from neonlite import Autodiff, Backend
 from neonlite.ops import OP_TABLE, OPS, Op
 
 FLAT = {"sgn", "rint", "finite", "stop_gradient", "eq", "ne", "lt", "le", "gt", "ge", "argmax", "argmin", "onehot"}
-FLAT |= {"rand", "randn", "random_mask", "floor", "ceil", "trunc", "isnan", "isinf", "signbit", "floor_divide"}
+FLAT |= {
+    "rand",
+    "randn",
+    "random_mask",
+    "random_words",
+    "floor",
+    "ceil",
+    "trunc",
+    "isnan",
+    "isinf",
+    "signbit",
+    "floor_divide",
+}
 FLAT |= {"logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"}
-FLAT |= {"bitwise_invert", "bitwise_left_shift", "bitwise_right_shift"}
+FLAT |= {"bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "random_words"}
 FLAT |= {"argsort", "searchsorted", "slogdet_sign", "max_pool_indices", "roi_pool_indices"}
 MATRIX_OPS = {op.name for op in OP_TABLE if op.compute_dtypes}  # linear algebra, in float32 and float64
 CELLS = ("rnn", "lstm", "gru")

@@ -443,6 +443,11 @@ def random_mask(to: Any, keep: float, seed: int, bits: int) -> Any:
     return np.array([lane < keep * 2**32 for lane in oracle_lanes(seed, "masks", math.prod(to))], float).reshape(to)
 
 
+def random_words(to: Any, seed: int, bits: int) -> Any:
+    words = oracle_words(seed, "noise", math.prod(to))
+    return np.array([word - 2**64 if word >= 2**63 else word for word in words]).reshape(to)
+
+
 REFERENCE: dict[str, Callable[..., Any]] = {
     "neg": each(lambda x: -x),
     "abs": each(lambda x: x if x > 0 else -x),
@@ -575,6 +580,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "rand": rand,
     "randn": randn,
     "random_mask": random_mask,
+    "random_words": random_words,
     "assign": lambda x, y: broadcast(y, x.shape),
     "pair": lambda *xs: xs,
 }

@@ -47,6 +47,7 @@ from helpers.runtimes import RUNTIMES, lacks, refused
 from neonlite import Autodiff, Backend
 from neonlite.backend.runtimes.numpy import templates
 from neonlite.ops import OP_TABLE, Op, missing_gradient
+from neonlite.tree_structure import RandomSource
 
 TIES = {"assign", "pair"}  # they join trees and have no derivative
 
@@ -60,7 +61,7 @@ SECOND_ORDER = {name: cases[::2] for name, cases in GRADIENTS.items()}
 def test_every_op_has_a_reference_and_cases() -> None:
     assert len({op.name for op in OP_TABLE}) == len({op.method for op in OP_TABLE}) == len(OP_TABLE)
     assert set(REFERENCE) == set(ROW)
-    assert set(CASES) == set(ROW) - TIES - {"rand", "randn", "random_mask"}
+    assert set(CASES) == set(ROW) - TIES - {"rand", "randn", "random_mask", "random_words"}
     assert all(CASES.values())
 
 
@@ -162,6 +163,15 @@ def test_random_numbers_are_those_of_the_stream(name: str, options: dict[str, fl
             tree = getattr(be, name)(3, 5, **options)
             assert (tree.shape, tree.dtype) == ((3, 5), dtype)
             np.testing.assert_allclose(tree.asnumpyarray(), expected, *CLOSE[dtype])
+
+
+def test_random_words_are_those_of_the_stream_as_signed_integers() -> None:
+    expected = REFERENCE["random_words"](to=(3, 5), seed=7, bits=64)
+    for runtime in RUNTIMES:
+        be = Backend.allocate_backend(runtime, rng_seed=7)
+        tree = be.build("random_words", RandomSource(be), to=(3, 5))
+        assert tree.dtype == "int64"
+        np.testing.assert_array_equal(tree.asnumpyarray(), expected)
 
 
 # --- derivatives ----------------------------------------------------------------------------------------------------

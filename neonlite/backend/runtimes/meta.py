@@ -569,6 +569,12 @@ class MetaStreams(RandomStreams):
         self._reserve_blocks(purpose, -(-array.size // (4 if array.itemsize == 8 else 8)))
         return array
 
+    def words(self, purpose: str, shape: Any, dtype: str = "uint64") -> NativeArray:
+        """Return a meta array and reserve its blocks."""
+        array = make_meta_array(shape, np.dtype(dtype), self.count)
+        self._reserve_blocks(purpose, -(-array.size // 4))
+        return array
+
     def new_mask(self, purpose: str, shape: Any, keep: float, dtype: str) -> NativeArray:
         """Return a meta array and reserve its blocks."""
         array = make_meta_array(shape, np.dtype(np.float64 if dtype == "float64" else np.float32), self.count)

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from neonlite.backend.concurrency import Cache
+from neonlite.backend.concurrency import Cache, parallel_for
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import LRNLayer, NHWCImages, PoolLayer, as_chwn
 from neonlite.backend.random import RandomStreams, mask_threshold
@@ -18,7 +18,7 @@ from neonlite.backend.runtimes.cuda import kernels, libraries as libraries
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS, PREAMBLE, THREADS_PER_BLOCK
 from neonlite.backend.runtimes.cuda.convolution import CudaReorderer, CudnnConvolution
 from neonlite.backend.runtimes.cuda.executor import SPAWN_HINT, CudaExecutor, CuPyDriver, Driver
-from neonlite.backend.runtimes.cuda.graphs import GraphCache, check_transfer
+from neonlite.backend.runtimes.cuda.graphs import CudaStreams, GraphCache, check_transfer
 from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.op_templates import substitute
 from neonlite.backend.tensor import Tensor
@@ -443,6 +443,10 @@ class CudaRuntime(Runtime):
             kernel = kernel or self.fill_kernels.add(source, self.driver.compile(f"{PREAMBLE}\n{source}"))
             grid = min(-(-n // THREADS_PER_BLOCK), MAX_BLOCKS), 1
             self.driver.launch(kernel, grid, THREADS_PER_BLOCK, [address, n, size, *blocks, *scalars.values()])
+
+    def random_streams(self, seed: int | None) -> RandomStreams:
+        """Return new random streams; without a seed, of a seed from the operating system."""
+        return CudaStreams(seed, parallel_for)
 
     def create_graphs(self, be: BackendBase) -> GraphCache:
         """Return the cache of the backend's CUDA graphs."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.objects import AttributeSnapshot
+from neonlite.backend.random import RandomStreams
 from neonlite.optree import Operand
 from neonlite.typing import BackendBase
 
@@ -54,6 +55,15 @@ def check_transfer() -> None:
     """Raise CaptureError if this thread captures a block: a graph contains no copies between host and GPU."""
     if _thread.capture and _thread.capture.is_capturing:
         raise CaptureError("graph capture: expected device work only, got a copy between host and GPU")
+
+
+class CudaStreams(RandomStreams):
+    """Random streams; a graph draws only from those of its backend, whose counters it reads from GPU memory."""
+
+    def _reserve_blocks(self, purpose: str, blocks: int) -> tuple[int, int]:
+        if self._position is None and (capture := current_capture()) and capture.streams is not self:
+            raise CaptureError("graph capture: expected random numbers of the backend, got those of a generator")
+        return super()._reserve_blocks(purpose, blocks)
 
 
 class GraphCapture:

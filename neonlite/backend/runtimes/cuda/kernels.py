@@ -509,6 +509,8 @@ VALUE_TEMPLATES = {
 }
 VALUE_TEMPLATES |= {("randn", dtype): substitute(NORMAL, scaled="") for dtype in FLOAT_DTYPES}
 VALUE_TEMPLATES |= {("random_mask", dtype): MASK for dtype in FLOAT_DTYPES}
+VALUE_TEMPLATES["random_words", "int64"] = """        for (int k = 0; k < 4; ++k)
+            if (4 * i + k < size) y[4 * i + k] = (long long)c[k];"""
 FILLED_MASK = substitute(MASK, limit="limit")
 SCALED_NORMAL = substitute(NORMAL, scaled=" * stdv + mean")
 
@@ -632,9 +634,10 @@ class SingleOpKernel:
             sizes = [*self._bounds_check(values[self.inputs[0]], classes, "label"), n, step.shape[1], classes]
         else:
             is_mask = step.op.name == "random_mask"
-            per_block = 4 if step.op.name == "randn" or (step.dtype == "float64" and not is_mask) else 8
+            has_words = step.op.name in ("randn", "random_words") or step.dtype == "float64"
+            per_block = 4 if has_words and not is_mask else 8
             size, n = n, -(-n // per_block)
-            sizes = [n, size, *reserve_blocks(values[self.inputs[0]].be.streams, "masks" if is_mask else "noise", n)]
+            sizes = [n, size, *reserve_blocks(values[self.inputs[0]].streams, "masks" if is_mask else "noise", n)]
         if n:
             yield self.template, (min(-(-n // THREADS_PER_BLOCK), MAX_BLOCKS), 1), THREADS_PER_BLOCK, [*arrays, *sizes]
 

@@ -270,7 +270,18 @@ NEVER: dict[str, tuple[Callable[[Backend, Any, Any], Any], str]] = {
         lambda be, t, x: t.__setitem__(slice(None), t + x * float(be.streams.uniform("noise", ())) + be.rng.uniform()),
         "got draws on the host",
     ),
+    "numbers of a generator": (
+        lambda be, t, x: t.__setitem__(slice(None), t + generator_of(be).normal(size=(3, 20)).operand),
+        "got those of a generator",
+    ),
 }
+
+
+def generator_of(be: Backend) -> Any:
+    """Return the random generator of a backend, the same at each call."""
+    if "generator" not in vars(be):
+        be.generator = be.array_api.random.default_rng(5)
+    return be.generator
 
 
 @pytest.mark.parametrize("name", NEVER)

@@ -22,6 +22,7 @@ from neonlite import Backend
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.ops import OP_TABLE
 from neonlite.ops.recurrent import build_variadic
+from neonlite.tree_structure import RandomSource
 from neonlite.typing import FLOAT_DTYPES, INT_DTYPES
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
@@ -148,7 +149,8 @@ def composites(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
 
 def draws(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     """Return random numbers combined with the operands, of any float dtype: they are those of the CPU."""
-    return [x + be.rand(*SHAPE), be.rand(3, 5), be.randn(5, 3), be.random_mask(*SHAPE, keep=0.4)]
+    words = be.build("random_words", RandomSource(be), to=(3, 5))
+    return [x + be.rand(*SHAPE), be.rand(3, 5), be.randn(5, 3), be.random_mask(*SHAPE, keep=0.4), words]
 
 
 def table(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
