@@ -23,6 +23,12 @@ SHARED_LEAF_BYTES = 8  # of each index
 
 
 traces: dict[int, Any] = {}  # {thread: the ``Trace`` of the function of ``nl.jit`` that it traces}
+transforms: dict[int, int] = {}  # {thread: the number of functions that it transforms, one inside the other}
+
+
+def is_inside() -> bool:
+    """Return whether this thread traces or transforms a function."""
+    return (thread := get_ident()) in traces or thread in transforms
 
 
 def refuse_in_trace(what: str, way_out: str) -> None:
