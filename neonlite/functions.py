@@ -401,6 +401,8 @@ class Batching:
             rows, inner = x.shape
             product = be.dot(be.reshape(self.known[id(x)], (n * rows, inner)), y)
             return self.reshape(product, (rows, y.shape[1]))
+        if y.shape[-2] == 1:  # outer products
+            return be.multiply(*self.aligned((x, y)))
         return be.matmul(*[a if len(a.shape) > 2 else be.reshape(a, (1, *a.shape)) for a in self.aligned((x, y))])
 
     def fold(self, x: Any) -> Operand:
