@@ -554,7 +554,15 @@ def differentiate_outputs(
 LINEAR = {"sum", "transpose", "reshape", "broadcast", "slice", "slice_backward", "concat", "cumulative_sum", "cast"}
 LINEAR |= {"tril", "triu", "sum_pool", "sum_unpool"}
 MULTILINEAR = {"dot", "matmul", "conv", "conv_backward", "conv_update"}
-LINEAR_IN_FIRST = {"take", "scatter_add", "take_along_axis", "scatter_add_along_axis", "max_pool_take", "max_unpool"}
+LINEAR_IN_FIRST = {
+    "after",
+    "take",
+    "scatter_add",
+    "take_along_axis",
+    "scatter_add_along_axis",
+    "max_pool_take",
+    "max_unpool",
+}
 
 
 def push_forward(be: Any, trees: Sequence[Any], tangents: dict[int, Any]) -> list[Operand | None]:
@@ -593,6 +601,11 @@ def derive(be: Any, op: Any, z: OpTreeNode, changes: Sequence[Operand | None]) -
     """Yield the terms of the derivative of a node along the changes of its operands; None is 0."""
     operands: Any = z.operands
     attrs = z.info.attrs
+    if op.is_estimator:
+        raise NotImplementedError(
+            f"the derivative of {op.name!r} is given by a rule, which has no forward mode. Use reverse mode: "
+            "jacobian(f, mode='reverse'), vjp, or grad of grad."
+        )
     if op.name in LINEAR:
         if z.info.dtype in FLOAT_DTYPES:
             pairs = zip(changes, operands, strict=True)

@@ -22,6 +22,7 @@ from neonlite.backend.planning import Plan
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import function, one_of
 from neonlite.messages import describe
+from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.programs import Argument, flatten, label_leaves, name_parameters, tracing, unflatten
 from neonlite.tree_structure import Info, is_composite, postorder, transforms, untraced
@@ -256,11 +257,10 @@ def as_array(like: Any, operand: Operand, shape: Sequence[int], is_live: int) ->
     return like.with_operand(like.backend.reshape(operand, axes), tuple(shape), is_live)
 
 
-def tensors_of(tree: OpTreeNode) -> list[Tensor]:
-    """Return the distinct tensors of an op-tree."""
-    if tree.leaves is not None:
-        return [x for x in tree.leaves.values() if isinstance(x, Tensor)]
-    return list({id(x): x for z in postorder(tree) for x in z.operands if isinstance(x, Tensor)}.values())
+def tensors_of(*trees: Any) -> list[Tensor]:
+    """Return the distinct tensors of op-trees."""
+    operands = [*trees, *[x for z in postorder(*trees) for x in (z.left, z.right)]]
+    return list({id(x): x for x in operands if isinstance(x, Tensor)}.values())
 
 
 def substitute(trees: Sequence[Any], values: Values) -> list[Any]:
@@ -320,7 +320,7 @@ class Batching:
 
     def opens(self, op: Any) -> bool:
         """Return whether an op is batched by its formula."""
-        return is_composite(op) and op.name not in ELEMENTWISE_FORMULAS | AXIS_FORMULAS
+        return is_composite(op) and not op.is_estimator and op.name not in ELEMENTWISE_FORMULAS | AXIS_FORMULAS
 
     def apply(self, op: Any, z: OpTreeNode) -> Operand:
         """Return the value of a node for all samples."""
@@ -333,6 +333,8 @@ class Batching:
             return self.reshape(build_node(be, op, self.complete(operands), attrs), z.shape)
         if name in ("dot", "matmul"):
             return self.product(*operands)
+        if name == "after":
+            return build_node(be, op, [self.all_samples(operands[0]), *self.known_operands(operands[1:])], attrs)
         if name == "transpose":
             return build_node(be, op, self.known_operands(operands), {"axes": (0, *(a + 1 for a in attrs["axes"]))})
         if name in ("reshape", "broadcast"):
@@ -354,7 +356,7 @@ class Batching:
             return self.unfold(build_node(be, op, [self.fold(x) for x in operands], attrs), z.shape)
         if name in CONVOLUTIONS:
             return self.convolution(op, z, attrs)
-        return self.one_by_one(op, z)
+        return self.estimator(op, z) if is_composite(op) else self.one_by_one(op, z)
 
     # --- operands ---
 
@@ -433,6 +435,23 @@ class Batching:
         attrs |= {"to": (n * shape[0], *shape[1:])} if "to" in attrs else {}
         return be.reshape(build_node(be, op, [stacked, self.fold(y)], attrs), (n, *shape))
 
+    def estimator(self, op: Any, z: Any) -> Operand:
+        """Return a composite op whose gradient rule is not the derivative of its formula: both are batched."""
+        be, n = self.be, self.count
+        operands = [x for x in z.operands if isinstance(x, Operand)]
+        places = [Variable(be.tensor_info(x.shape, x.info.dtype), "x") for x in operands]
+        error = Variable(be.tensor_info(z.shape, z.info.dtype), "error")
+        values = iter(places)
+        one = build_node(be, op, [next(values) if isinstance(x, Operand) else x for x in z.operands], z.info.attrs)
+        grads = op.grad(be, error, one, *one.operands, **z.info.attrs)
+        every = [Variable(be.tensor_info((n, *x.shape), x.info.dtype), "x") for x in (*operands, z)]
+        samples = {id(x): y for x, y in zip((*places, error), every, strict=True)}
+        value, *rest = batch(be, [one.opened, *[g for g in grads if g is not None]], samples, n)
+        found = iter(rest)
+        batched = [None if g is None else next(found) for g in grads]
+        node = node_of_call(op.name, as_tree(value), every[:-1], every[-1], batched, False)
+        return substitute([node], {id(x): self.all_samples(y) for x, y in zip(every, operands, strict=False)})[0]
+
     def one_by_one(self, op: Any, z: Any) -> Operand:
         """Return the results of an op without a rule, sample by sample, one after another."""
         be, parts = self.be, []
@@ -445,6 +464,52 @@ class Batching:
                     operands[k] = be.reshape(be.build("slice", every, index=index), x.shape)
             parts.append(be.reshape(build_node(be, op, operands, dict(z.info.attrs)), (1, *z.shape)))
         return parts[0] if len(parts) == 1 else be.concat(parts, axis=0)
+
+
+# --- an op of one call: a function whose derivative is not that of its formula ----------------------------------------
+
+
+def node_of_call(
+    name: str, tree: OpTreeNode, variables: Sequence[Tensor], error: Tensor, grads: Sequence[Any], recomputes: bool
+) -> OpTreeNode:
+    """Return an op-tree of the value of another one, with given gradients, as one node.
+
+    Parameters
+    ----------
+    name : str
+        The name in printed op-trees.
+    tree : OpTreeNode
+        The value.
+    variables : sequence of Tensor
+        The tensors with respect to which there are gradients.
+    error : Tensor
+        The gradient of the value, in the expressions of the gradients.
+    grads : sequence of Operand or None
+        The gradients; None is 0.
+    recomputes : bool
+        Whether the gradients compute again, from the first of the variables, what they need of the value.
+    """
+    be = tree.backend
+    found = {id(x): x for x in tensors_of(tree, *grads)}
+    operands = [*variables, *[x for key, x in found.items() if x is not error and all(x is not y for y in variables)]]
+    # without the memory of tensors, which the cache of structures would keep
+    places = [Variable(x.info, x.name or name) for x in operands]
+    body, *rest = substitute([tree, *grads], {id(x): y for x, y in zip(operands, places, strict=True)})
+
+    def fill(trees: Sequence[Any], values: Sequence[Any], dz: Any = None) -> list[Any]:
+        return substitute(trees, {id(x): y for x, y in zip(places, values, strict=True)} | {id(error): dz})
+
+    def gradient_rule(be: Any, dz: Operand, z: OpTreeNode, *values: Any) -> tuple[Operand | None, ...]:
+        if recomputes:
+            values = (be.build("after", values[0], dz), *values[1:])
+        return (*fill(rest, values, dz), *[None] * (len(values) - len(rest)))
+
+    def formula(be: Any, *values: Any) -> Operand:
+        return as_tree(fill([body], values)[0])
+
+    op = Op(name, grad=gradient_rule, doc=f"the function {name}", arity=-1, kind="composite", formula=formula,
+            promoted_operands=slice(0), is_estimator=not recomputes)  # fmt: skip
+    return build_node(be, op, operands, {})
 
 
 # --- transforms ------------------------------------------------------------------------------------------------------
@@ -1042,3 +1107,111 @@ def vmap(f: Callable[P, Any], in_axes: Any = 0, out_axes: int = 0) -> Transform[
         return unflatten(structure, iter(values))
 
     return Transform(f, "vmap", compute)
+
+
+def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that keeps nothing for its derivative: the backward pass computes it again.
+
+    Training then needs the memory of one block of a network at a time, and of the results of all blocks, and takes the
+    time of one more forward pass.
+
+    Parameters
+    ----------
+    f : callable
+        A function of arrays or tensors, also in containers, that returns one array or tensor. Other tensors that it
+        reads, such as weights, are differentiated as well.
+
+    Returns
+    -------
+    callable
+        The function.
+
+    References
+    ----------
+    Chen et al., Training deep nets with sublinear memory cost, 2016. https://arxiv.org/abs/1604.06174
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> xp = nl.array_api
+    >>> block = nl.checkpoint(lambda x: xp.exp(xp.sin(x)))
+    >>> nl.grad(lambda x: xp.sum(block(block(x))))(xp.asarray([0.0, 1.0]))
+    Array([ 1.46869..., -0.86...], dtype=float32)
+    """
+    function("checkpoint", f, "a function")
+
+    @functools.wraps(f)
+    def checkpointed(*args: P.args, **kwargs: P.kwargs) -> Any:
+        call = Call(f"checkpoint({name_of(f)})", f, args, kwargs)
+        like, tree = single_output(call, call.result)
+        floats = [x for x in tensors_of(tree) if x.info.dtype in FLOAT_DTYPES]
+        arguments = [x for x in call.variables if any(x is y for y in floats)]
+        variables = arguments + [x for x in floats if all(x is not y for y in arguments)]
+        if not arguments:
+            return call.close_result(call.result)[0]
+        error = Variable(call.be.tensor_info(tree.shape, tree.info.dtype), "error")
+        with untraced():
+            grads = Autodiff(tree, call.be, error).gradient_operands(variables)
+        node = node_of_call(name_of(f), tree, variables, error, grads, True)
+        return call.close_result(like.with_operand(node, None, like.is_live) if is_array(like) else node)[0]
+
+    return checkpointed
+
+
+def custom_grad(f: Callable[P, Any]) -> Callable[P, Any]:
+    """Return a function with a derivative that is given, and not that of its expression.
+
+    Parameters
+    ----------
+    f : callable
+        A function of arrays or tensors, also in containers, that returns a pair: one array or tensor, and the rule.
+        ``rule(error)`` returns the gradients of the arguments, given that of the result: one for each argument, in a
+        tuple if there are several. It may use what ``f`` has computed.
+
+    Returns
+    -------
+    callable
+        The function, which returns the value alone.
+
+    Raises
+    ------
+    TypeError
+        When it is called: ``f`` returns something else.
+    ValueError
+        When it is called: the gradients have other containers or shapes than the arguments.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> xp = nl.array_api
+    >>> @nl.custom_grad
+    ... def clipped(x):  # the gradient is at most 1 in magnitude
+    ...     return x, lambda error: xp.clip(error, -1.0, 1.0)
+    >>> nl.grad(lambda x: clipped(x) * 5)(2.0)
+    Array(1., dtype=float32)
+    """
+    function("custom_grad", f, "a function")
+
+    @functools.wraps(f)
+    def with_rule(*args: P.args, **kwargs: P.kwargs) -> Any:
+        call = Call(f"custom_grad({name_of(f)})", f, args, kwargs)
+        if not isinstance(call.result, tuple) or len(call.result) != 2 or not callable(call.result[1]):
+            raise TypeError(f"{call.name}: expected a pair (value, rule), got {describe(call.result)}")
+        like, tree = single_output(call, call.result[0])
+        error = Variable(call.be.tensor_info(tree.shape, tree.info.dtype), "error")
+        found = call.result[1](like.with_operand(error, None, like.is_live) if is_array(like) else error)
+        grads, _ = match(call.name, "gradients", found if len(args) > 1 else (found,), call.structure, call.like)
+        node = node_of_call(name_of(f), tree, call.variables, error, grads, False)
+        return call.close_result(like.with_operand(node, None, like.is_live) if is_array(like) else node)[0]
+
+    return with_rule
+
+
+def single_output(call: Call, result: Any) -> tuple[Any, OpTreeNode]:
+    """Return the only array or tensor of a result, and its op-tree."""
+    structure, leaves, operands = call.outputs(result)
+    if structure is not None:
+        raise TypeError(f"{call.name}: expected one array or tensor, got {describe(*leaves)}")
+    return leaves[0], as_tree(operands[0])
