@@ -133,6 +133,8 @@ class Call:
                 transforms[get_ident()] = count
             else:
                 del transforms[get_ident()]
+        if (trace := tracing()) is not None:
+            self.close_assignments(trace)
 
     def _as_operand(self, x: Any, has_tensors: bool) -> Any:
         """Return a float or an array of NumPy as an array, or beside tensors as a tensor; anything else unchanged."""
@@ -155,6 +157,12 @@ class Call:
         return result
 
     # --- results ---
+
+    def close_assignments(self, trace: Any) -> None:
+        """Let what the function has assigned to tensors, in one that is compiled, depend on the arguments."""
+        for pairs in trace.written.values():
+            pairs[:] = zip([t for t, _ in pairs], self.close(*[value for _, value in pairs]), strict=True)
+        trace.values.clear()
 
     def outputs(self, result: Any) -> tuple[Any, list[Any], list[Any]]:
         """Return the structure of a result, its parts, and their operands; TypeError unless they are expressions."""
@@ -1032,6 +1040,15 @@ class Samples(Call):
         if not self.variables:
             raise ValueError(f"{self.name}: expected an argument with an axis of samples, got in_axes of None alone")
         return result
+
+    def close_assignments(self, trace: Any) -> None:
+        """Raise TypeError if the function has assigned values of one sample to a tensor."""
+        written = [value for pairs in trace.written.values() for _, value in pairs]
+        if found := [x for x in tensors_of(*written) if id(x) in self.samples]:
+            raise TypeError(
+                f"{self.name}: expected a function that assigns nothing, got an assignment of a value that depends on "
+                f"{found[0].name}, one of many samples. Return the value."
+            )
 
 
 def axes_of_leaves(name: str, argument: Any, axes: Any) -> list[int | None]:
