@@ -65,7 +65,8 @@ class Generator(Untracked):
 
     It is an object with a counter, as in NumPy, and not a key that is passed to functions, as in JAX: two calls never
     use the same numbers, and there is no key to split. In a function compiled by ``nl.jit``, the generator draws new
-    numbers in each call of the function: those that it would draw without ``jit``.
+    numbers in each call of the function: those that it would draw without ``jit``. In ``nl.vmap``, a call draws once,
+    for all samples.
 
     The stream is Philox4x64-10, that of ``be.rand``, with a key that no backend uses. The numbers are the same on every
     runtime: those of ``uniform``, ``integers`` and ``permutation`` bit by bit, the others within 4 ulp. Floats are
@@ -188,7 +189,7 @@ class Generator(Untracked):
         """
         low, high = self._as_operands(low, high)
         shape = shape_of("uniform", size, low, high)
-        check("uniform: expected finite low <= high", "Exchange them, or pass finite bounds", IS_INTERVAL, low, high)
+        check("uniform: expected finite low <= high", "Exchange them, or pass finite bounds", _is_interval, low, high)
         u = self._draw("rand", shape)
         is_standard = isinstance(low, int | float) and isinstance(high, int | float) and (low, high) == (0, 1)
         return u if is_standard else low + (high - low) * u
@@ -205,7 +206,7 @@ class Generator(Untracked):
         """
         loc, scale = self._as_operands(loc, scale)
         shape = shape_of("normal", size, loc, scale)
-        check("normal: expected scale >= 0", "Pass a standard deviation, such as xp.exp(x)", IS_NOT_NEGATIVE, scale)
+        check("normal: expected scale >= 0", "Pass a standard deviation, such as xp.exp(x)", _is_not_negative, scale)
         return loc + scale * self._draw("randn", shape)
 
     def integers(
@@ -343,8 +344,8 @@ class Generator(Untracked):
         """
         shape, scale = self._as_operands(shape, scale)
         to = shape_of("gamma", size, shape, scale)
-        check("gamma: expected shape >= 0", "Pass a positive number, such as xp.exp(x)", IS_NOT_NEGATIVE, shape)
-        check("gamma: expected scale >= 0", "Pass 1 / rate, or xp.exp(x)", IS_NOT_NEGATIVE, scale)
+        check("gamma: expected shape >= 0", "Pass a positive number, such as xp.exp(x)", _is_not_negative, shape)
+        check("gamma: expected scale >= 0", "Pass 1 / rate, or xp.exp(x)", _is_not_negative, scale)
         z = self._host_generator("gamma").standard_gamma(value_of(shape), to)
         return scale * from_numpy(self.backend, np.asarray(z, self.backend.default_dtype_name))
 
@@ -379,8 +380,12 @@ def value_of(x: Any) -> NumPyArray:
     return x.numpy() if isinstance(x, Array) else np.asarray(x)
 
 
-IS_NOT_NEGATIVE: Callable[..., Any] = lambda x: (x >= 0) & (x < math.inf)  # noqa: E731
-IS_INTERVAL: Callable[..., Any] = lambda x, y: (x <= y) & (x > -math.inf) & (y < math.inf)  # noqa: E731
+def _is_not_negative(x: NumPyArray) -> NumPyArray:
+    return (x >= 0) & (x < math.inf)
+
+
+def _is_interval(low: NumPyArray, high: NumPyArray) -> NumPyArray:
+    return (low <= high) & (low > -math.inf) & (high < math.inf)
 
 
 def check(expected: str, way_out: str, is_valid: Callable[..., Any], *parameters: Any) -> None:

@@ -428,6 +428,21 @@ def test_uniform_and_normal_numbers_are_differentiated_in_their_parameters() -> 
         np.testing.assert_allclose(gradients[1], expected[1].sum(1, keepdims=True))
 
 
+def test_transformed_functions_draw_the_numbers_of_the_function() -> None:
+    be = Backend("cpu", default_dtype="float64")
+    xp = be.array_api
+    v, z = xp.asarray([1.0, 2.0]), xp.random.default_rng(4).normal(size=2).numpy()
+
+    def work(x: Any) -> Any:
+        return xp.random.default_rng(4).normal(x, x)
+
+    np.testing.assert_allclose(nl.grad(lambda x: xp.sum(work(x)))(v).numpy(), 1 + z)
+    value, change = nl.jvp(work, (v,), (v * 0 + 1,))
+    np.testing.assert_allclose([value.numpy(), change.numpy()], [v.numpy() * (1 + z), 1 + z])
+    rows = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_allclose(nl.vmap(work)(rows).numpy(), rows.numpy() * (1 + z))
+
+
 def test_gamma_numbers_are_differentiated_in_the_scale() -> None:
     be = Backend("cpu", default_dtype="float64")
     scale = be.array_api.variable([0.5, 3.0])
