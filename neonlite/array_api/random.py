@@ -22,7 +22,7 @@ from neonlite.backend.validation import integer
 from neonlite.messages import describe
 from neonlite.name_hints import GENERATOR, add_hints, module_getattr
 from neonlite.ops.functions import Shape, broadcast_shapes, can_broadcast
-from neonlite.tree_structure import RandomSource, refuse_in_trace, traces
+from neonlite.tree_structure import RandomSource, is_inside, refuse_in_trace, traces
 from neonlite.typing import BackendBase, NumPyArray, Untracked
 
 LOWER_HALF = 2**32 - 1
@@ -74,7 +74,7 @@ class Generator(Untracked):
 
     Parameters of distributions may be arrays, which broadcast to ``size``, the shape of the result; by default, their
     common shape. Those out of range raise ValueError, if their values are known: not those of expressions of variables,
-    and in ``nl.jit`` only those of Python numbers.
+    and in a function that is compiled or transformed only those of Python numbers.
 
     Parameters
     ----------
@@ -372,7 +372,10 @@ class Generator(Untracked):
 
 def is_known(x: Any) -> bool:
     """Return whether the value of a parameter can be read at little cost: not that of an expression of variables."""
-    return not isinstance(x, Array) or (get_ident() not in traces and (not x.is_live or isinstance(x.operand, Tensor)))
+    if not isinstance(x, Array):
+        return True
+    is_stored = not x.is_live or isinstance(x.operand, Tensor)
+    return is_stored and not is_inside() and bool(x.backend.runtime.has_values)
 
 
 def value_of(x: Any) -> NumPyArray:
