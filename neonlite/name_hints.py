@@ -282,7 +282,7 @@ LAYER_LIST = {  # a list of layers, such as Affine
 OPTIMIZER = {
     "optimizer.optimize(model.layers_to_optimize, epoch=0)": "apply apply_gradients minimize update",
     "optimizer.learning_rate": "lr",
-    "optimizer.get_state()": "get_weights init state_dict",
+    "optimizer.get_state()": "get_weights state_dict",
     "optimizer.set_state(state)": "load_state_dict set_weights",
     "model.bprop(error); it overwrites the gradients": "zero_grad",
     "nl.optimizers.MultiOptimizer({'default': optimizer})": "add_param_group param_groups",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -297,7 +296,7 @@ class Adam(Optimizer):
             ``1 - beta_1^t`` and ``sqrt(1 - beta_2^t)`` in step t.
         """
         t = self.t + 1
-        return 1 - self.beta_1**t, math.sqrt(1 - self.beta_2**t)
+        return 1 - self.beta_1**t, (1 - self.beta_2**t) ** 0.5
 
     def get_scalars(self, epoch: float) -> dict[str, float]:
         first, second = self.bias_correction()
@@ -437,7 +436,8 @@ class ShiftAdaMax(Optimizer):
     state_names = ("mean", "max_gradient")
 
     def get_scalars(self, epoch: float) -> dict[str, float]:
-        return {"rate": self.get_rate(epoch) / float(1 - self.beta_1 ** (epoch + 1))}
+        correction: float = 1 - self.beta_1 ** (epoch + 1)
+        return {"rate": self.get_rate(epoch) / correction}
 
     def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         m = self.beta_1 * states[0] + (1 - self.beta_1) * g
