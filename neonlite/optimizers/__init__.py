@@ -8,7 +8,8 @@ from neonlite.backend.objects import declare_builtin
 from neonlite.name_hints import module_getattr
 from neonlite.optimizers.optimizer import Optimizer, get_param_list
 from neonlite.optimizers.rules import (
-    Adadelta, Adagrad, Adam, AdamW, GradientDescentMomentum, LossScaling, MultiOptimizer, RMSProp, ShiftAdaMax,
+    LAMB, Adadelta, Adagrad, Adam, AdamW, GradientDescentMomentum, Lion, LossScaling, MultiOptimizer, Muon, NAdam,
+    RMSProp, ShiftAdaMax,
 )
 from neonlite.optimizers.schedule import (
     CosineSchedule, ExpSchedule, PolySchedule, PowerSchedule, ReducedSchedule, Schedule, ShiftSchedule, StepSchedule,
@@ -16,9 +17,9 @@ from neonlite.optimizers.schedule import (
 )
 
 __all__ = [
-    "Adadelta", "Adagrad", "Adam", "AdamW", "CosineSchedule", "ExpSchedule", "GradientDescentMomentum", "LossScaling",
-    "MultiOptimizer", "Optimizer", "PolySchedule", "PowerSchedule", "RMSProp", "ReducedSchedule", "Schedule",
-    "ShiftAdaMax", "ShiftSchedule", "StepSchedule", "WarmupSchedule", "get_param_list",
+    "LAMB", "Adadelta", "Adagrad", "Adam", "AdamW", "CosineSchedule", "ExpSchedule", "GradientDescentMomentum", "Lion",
+    "LossScaling", "MultiOptimizer", "Muon", "NAdam", "Optimizer", "PolySchedule", "PowerSchedule", "RMSProp",
+    "ReducedSchedule", "Schedule", "ShiftAdaMax", "ShiftSchedule", "StepSchedule", "WarmupSchedule", "get_param_list",
 ]
 # fmt: on
 

@@ -31,15 +31,7 @@ from neonlite.messages import describe, listed
 from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.programs import (
-    Program,
-    Trace,
-    flatten,
-    label_leaves,
-    operand_of,
-    tracing,
-    unflatten,
-)
+from neonlite.programs import Program, Trace, flatten, label_leaves, operand_of, tracing, unflatten
 from neonlite.tree_structure import refuse_in_trace, untraced
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 
@@ -75,6 +67,9 @@ class Optimizer(NervanaObject):
     ----------
     state_names : tuple of str
         Names of the states of each parameter; all have the shape of the parameter, and start as zeros.
+    merges_parameters : bool
+        Whether parameters that are adjacent in memory may be updated as one column, as for a rule of single elements.
+        False if ``update_rule`` needs the shape or the norm of a parameter.
     stochastic_round : bool
         Whether 16-bit parameters are rounded stochastically, which preserves small updates on average. No effect on
         other dtypes.
@@ -95,6 +90,7 @@ class Optimizer(NervanaObject):
 
     needs_base_init = True
     state_names: tuple[str, ...] = ()
+    merges_parameters: bool = True
     stochastic_round: bool | float = False
     learning_rate: float
     gradient_clip_norm: float | None = None
@@ -631,8 +627,9 @@ class Step:
         self.be: Any = parameters[0].backend
         self.kind, self.is_replayed = optimizer.kind, can_replay(optimizer)
         pairs: Any = list(zip(parameters, gradients, strict=True))
-        pairs = sort_by_address(pairs) if settings.merges else pairs
-        runs = contiguous_runs(pairs if settings.merges else [(w,) for w, _ in pairs])
+        merges = settings.merges and optimizer.merges_parameters
+        pairs = sort_by_address(pairs) if merges else pairs
+        runs = contiguous_runs(pairs) if merges else [[(w,)] for w, _ in pairs]
         optimizer._continue_states([w for w, _ in pairs], runs)
         counts = sorted({w.updates for w, _ in pairs})  # parameters of an equal number of updates have the same scalars
         # each parameter, the index of its number of updates, and its states
@@ -641,7 +638,7 @@ class Step:
         self.rows: list[tuple[int, Sequence[Any]]] = []  # this index; and the parameter, its gradient and its states
         for updates, part in groupby([(w, g, *w.states) for w, g in pairs], lambda row: row[0].updates):
             rows = list(part)
-            self.rows += [(counts.index(updates), x) for x in (merge_contiguous(rows) if settings.merges else rows)]
+            self.rows += [(counts.index(updates), x) for x in (merge_contiguous(rows) if merges else rows)]
         self.before: tuple[int, Any] = optimizer.t, counts  # the numbers of updates before the last ``count``
         self.counts = [t for _, t in counts]  # when the expressions are built
         self.scalars: list[dict[str, Any]] = [optimizer._get_scalars_at(t, self.epoch) for t in self.counts]
