@@ -12,14 +12,15 @@ from neonlite.optimizers.rules import (
     RMSProp, ShiftAdaMax,
 )
 from neonlite.optimizers.schedule import (
-    CosineSchedule, ExpSchedule, PolySchedule, PowerSchedule, ReducedSchedule, Schedule, ShiftSchedule, StepSchedule,
-    WarmupSchedule,
+    CosineSchedule, ExpSchedule, OneCycleSchedule, PolySchedule, PowerSchedule, ReducedSchedule, Schedule,
+    ShiftSchedule, StepSchedule, UpdateSchedule, WarmupSchedule,
 )
 
 __all__ = [
     "LAMB", "Adadelta", "Adagrad", "Adam", "AdamW", "CosineSchedule", "ExpSchedule", "GradientDescentMomentum", "Lion",
-    "LossScaling", "MultiOptimizer", "Muon", "NAdam", "Optimizer", "PolySchedule", "PowerSchedule", "RMSProp",
-    "ReducedSchedule", "Schedule", "ShiftAdaMax", "ShiftSchedule", "StepSchedule", "WarmupSchedule", "get_param_list",
+    "LossScaling", "MultiOptimizer", "Muon", "NAdam", "OneCycleSchedule", "Optimizer", "PolySchedule",
+    "PowerSchedule", "RMSProp", "ReducedSchedule", "Schedule", "ShiftAdaMax", "ShiftSchedule", "StepSchedule",
+    "UpdateSchedule", "WarmupSchedule", "get_param_list",
 ]
 # fmt: on
 

@@ -29,7 +29,7 @@ from neonlite.backend.validation import boolean, check_attributes, check_boolean
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe, listed
 from neonlite.name_hints import OPTIMIZER, add_hints
-from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
+from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule, counts_updates
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.programs import Program, Trace, flatten, label_leaves, operand_of, tracing, unflatten
 from neonlite.tree_structure import refuse_in_trace, untraced
@@ -181,7 +181,7 @@ class Optimizer(NervanaObject):
         return {"rate": self.get_rate(epoch)}
 
     def get_rate(self, epoch: float) -> float:
-        """Return the learning rate of an epoch.
+        """Return the learning rate of an epoch, or with an ``UpdateSchedule`` that after ``t`` updates.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class Optimizer(NervanaObject):
         """
         if not hasattr(self, "learning_rate"):
             raise TypeError(f"{self.classnm}: expected an attribute learning_rate, got none. Set it in __init__.")
-        rate = self.schedule.get_learning_rate(self.learning_rate, epoch)
+        rate = self.schedule.get_learning_rate(self.learning_rate, self.t if counts_updates(self.schedule) else epoch)
         if (type(rate) is float and 0 <= rate < math.inf) or isinstance(rate, Operand):  # of an epoch that is a tensor
             return rate
         label = f"{self.classnm}: the learning rate of {type(self.schedule).__name__}, epoch={epoch}"
