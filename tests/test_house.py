@@ -61,6 +61,7 @@ LEVELS = {
     "neonlite.array_namespace": 3,
     "neonlite.autodiff": 3,
     "neonlite.explorer": 3,
+    "neonlite.functions": 3,
     "neonlite.gradcheck": 3,
     "neonlite.programs": 3,
     "neonlite.layers": 4,

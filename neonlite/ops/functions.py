@@ -151,6 +151,11 @@ def onehot_shape(indices: Shape, *, axis: int, nclass: int) -> Shape:
     return (0, 0) if not nclass else (nclass, n) if axis == 0 else (n, nclass)
 
 
+def first_shape(x: Shape, *_: Shape, **__: object) -> Shape:
+    """Return the shape of the first operand."""
+    return x
+
+
 def explicit_shape(*_: Shape, to: Shape, **__: object) -> Shape:
     """Return the shape given as the attribute ``to``."""
     return to

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from itertools import groupby, islice
 from numbers import Real
-from operator import add, is_, truediv
+from operator import add, is_, or_, truediv
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
 from neonlite import typing
@@ -32,7 +33,7 @@ from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule, counts_updates
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.programs import Program, Trace, flatten, label_leaves, operand_of, tracing, unflatten
-from neonlite.tree_structure import refuse_in_trace, untraced
+from neonlite.tree_structure import refuse_in_trace, transforms, untraced
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ class Optimizer(NervanaObject):
         like = next(iter(named.values()), None)
         be: Any = typing.current_backend() if like is None else like.backend
         count = be.zeros((1, 1), dtype="int32")
-        state: dict[str, Any] = {"t": like_array(like, count, ())}
+        state: dict[str, Any] = {"t": like_array(like, count, None, ())}
         for name in self.state_names:
             operands = map(operand_of, named.values())
             zeros = [be.zeros(w.shape, dtype=compute_dtype(w)) for w in operands]
@@ -285,8 +286,8 @@ class Optimizer(NervanaObject):
         """Update parameters by gradients, as an expression or in one assignment: for training loops, also in ``jit``.
 
         With a state, it changes nothing, and returns the new parameters and the new state. Parameters are then arrays
-        or tensors in nested dicts, lists and tuples. In a compiled function the results are op-trees; outside, they are
-        computed at once.
+        or tensors in nested dicts, lists and tuples. In a function that is compiled or transformed, as by ``grad``, the
+        results are op-trees; elsewhere, they are computed at once.
 
         Without a state, it assigns to the parameters, a list of tensors. Their states are the attributes ``states``,
         those that ``optimize`` and checkpoints use as well.
@@ -360,8 +361,8 @@ class Optimizer(NervanaObject):
         where = f"{self.classnm}.step"
         self._check_rule(where)
         structure, named = flatten_parameters(where, parameters)
-        parts = match_leaves(where, "gradients", gradients, named, "Pass the gradient of each parameter by its key")
-        rows = [[*map(operand_of, row)] for row in zip(named.values(), parts, strict=True)]
+        given = match_leaves(where, "gradients", gradients, named, "Pass the gradient of each parameter by its key")
+        columns = [[*named.values()], given]
         names = ("t", *self.state_names)
         way_out = f"Start with {self.classnm}.init(parameters)"
         if not isinstance(state, dict) or state.keys() != {*names}:
@@ -370,7 +371,8 @@ class Optimizer(NervanaObject):
             raise TypeError(f"{where}: expected a state with {', '.join(names)}, got {got}. {way_out}{hint}.")
         for name in self.state_names:
             values = match_leaves(where, f"the state {name}", state[name], named, way_out)
-            rows = [[*row, operand_of(x)] for row, x in zip(rows, values, strict=True)]
+            columns.append(values)
+        rows = [[*map(operand_of, row)] for row in zip(*columns, strict=True)]
         epoch = operand_of(epoch)
         epoch = epoch if isinstance(epoch, Operand) else check_number(f"{self.classnm}: the epoch", epoch)
         trace = tracing()
@@ -388,17 +390,17 @@ class Optimizer(NervanaObject):
             cast = {name: be.astype(x, dtype) if isinstance(x, Operand) else x for name, x in scalars.items()}
             new, *others = rule._update(be, w, g, states, cast)
             results += [be.astype(new, w.info.dtype), *others]
-        if trace is None:
+        is_live = None
+        if trace is not None or get_ident() in transforms:
+            is_live = reduce(or_, [getattr(x, "is_live", 0) for column in columns for x in column])
+        else:
             results = be.evaluate(results)
         count, *values = results
-        table = [values[i :: 1 + len(self.state_names)] for i in range(1 + len(self.state_names))]
-        new_parameters, *new_states = (
-            unflatten(structure, map(like_array, named.values(), column)) for column in table
-        )
-        return new_parameters, {
-            "t": like_array(state["t"], count),
-            **dict(zip(self.state_names, new_states, strict=True)),
-        }
+        parts = []
+        for i in range(len(names)):
+            pairs = zip(columns[0], values[i :: len(names)], strict=True)
+            parts.append(unflatten(structure, (like_array(x, y, is_live) for x, y in pairs)))
+        return parts[0], dict(zip(names, [like_array(state["t"], count, is_live), *parts[1:]], strict=True))
 
     def _check_rule(self, where: str) -> None:
         """Raise TypeError for an optimizer that calls others."""
@@ -748,13 +750,11 @@ class AllSettings:
         self.__dict__ = vars(optimizer)
 
 
-def like_array(like: Any, operand: Operand, shape: tuple[int, ...] | None = None) -> Any:
-    """Return an operand as an array of ``neonlite.array_api`` if ``like`` is one, a variable if it is one."""
+def like_array(like: Any, x: Operand, is_live: int | None = None, shape: tuple[int, ...] | None = None) -> Any:
+    """Return an operand as an array if ``like`` is one; by default a variable if that is one."""
     if not hasattr(like, "with_operand"):
-        return operand
-    array = like.with_operand(operand, shape)
-    array.is_live = like.is_live or not isinstance(operand, Tensor)
-    return array
+        return x
+    return like.with_operand(x, shape, like.is_live & 1 if is_live is None else is_live)
 
 
 def flatten_parameters(where: str, parameters: Any) -> tuple[Any, dict[str, Any]]:

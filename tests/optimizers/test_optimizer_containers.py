@@ -165,6 +165,31 @@ def test_a_compiled_step_is_differentiated(be64):
     assert slope(be.array([[3.0]])).item() == pytest.approx(1 - 0.2 * 3)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_functions_of_functions_differentiate_a_step(be64, is_compiled, kind):
+    optimizer = GDM(0.1, 0.5)
+
+    def cost(params):
+        return sum(be64.array_api.sum(be64.array_api.asarray(x) ** 3) for x in params.values())
+
+    def after(params):
+        new, state = optimizer.step(params, nl.grad(cost)(params), optimizer.init(params))
+        return cost(optimizer.step(new, nl.grad(cost)(new), state)[0])
+
+    x, h = np.array([[1.0, -0.5]]), 1e-6
+    slope = nl.jit(nl.grad(after)) if is_compiled else nl.grad(after)
+    found = slope({"w": convert(be64, kind, x)})["w"].numpy()
+
+    def value(w):
+        v = -0.3 * w**2
+        new = w + v
+        return ((new + 0.5 * v - 0.3 * new**2) ** 3).sum()
+
+    expected = [(value(x + h * e) - value(x - h * e)) / (2 * h) for e in np.eye(2)]
+    np.testing.assert_allclose(found.ravel(), expected, rtol=1e-6)
+
+
 def test_parameters_of_16_bits_have_states_of_32_bits(be):
     if lacks(be, "float16"):
         return
