@@ -9,7 +9,7 @@ from neonlite.name_hints import module_getattr
 from neonlite.optimizers.optimizer import Optimizer, get_param_list
 from neonlite.optimizers.rules import (
     LAMB, Adadelta, Adagrad, Adam, AdamW, GradientDescentMomentum, Lion, LossScaling, MultiOptimizer, Muon, NAdam,
-    RMSProp, ShiftAdaMax,
+    RMSProp, ShiftAdaMax, WeightAverage,
 )
 from neonlite.optimizers.schedule import (
     CosineSchedule, ExpSchedule, OneCycleSchedule, PolySchedule, PowerSchedule, ReducedSchedule, Schedule,
@@ -20,7 +20,7 @@ __all__ = [
     "LAMB", "Adadelta", "Adagrad", "Adam", "AdamW", "CosineSchedule", "ExpSchedule", "GradientDescentMomentum", "Lion",
     "LossScaling", "MultiOptimizer", "Muon", "NAdam", "OneCycleSchedule", "Optimizer", "PolySchedule",
     "PowerSchedule", "RMSProp", "ReducedSchedule", "Schedule", "ShiftAdaMax", "ShiftSchedule", "StepSchedule",
-    "UpdateSchedule", "WarmupSchedule", "get_param_list",
+    "UpdateSchedule", "WarmupSchedule", "WeightAverage", "get_param_list",
 ]
 # fmt: on
 

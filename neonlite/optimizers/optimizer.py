@@ -264,7 +264,7 @@ class Optimizer(NervanaObject):
             If a parameter is no array or tensor of floats, or the optimizer has no update rule, as a MultiOptimizer.
         """
         where = f"{self.classnm}.init"
-        self._check_rule(where)
+        self.check_rule(where)
         structure, named = flatten_parameters(where, parameters)
         like = next(iter(named.values()), None)
         be: Any = typing.current_backend() if like is None else like.backend
@@ -359,7 +359,7 @@ class Optimizer(NervanaObject):
     def _step_containers(self, parameters: Any, gradients: Any, state: Any, epoch: Any) -> tuple[Any, dict[str, Any]]:
         """Return new parameters and the new state, given containers and the state; nothing changes."""
         where = f"{self.classnm}.step"
-        self._check_rule(where)
+        self.check_rule(where)
         structure, named = flatten_parameters(where, parameters)
         given = match_leaves(where, "gradients", gradients, named, "Pass the gradient of each parameter by its key")
         columns = [[*named.values()], given]
@@ -402,12 +402,18 @@ class Optimizer(NervanaObject):
             parts.append(unflatten(structure, (like_array(x, y, is_live) for x, y in pairs)))
         return parts[0], dict(zip(names, [like_array(state["t"], count, is_live), *parts[1:]], strict=True))
 
-    def _check_rule(self, where: str) -> None:
-        """Raise TypeError for an optimizer that calls others."""
+    def check_rule(self, where: str) -> None:
+        """Raise TypeError for an optimizer that calls others.
+
+        Parameters
+        ----------
+        where : str
+            The function of the error.
+        """
         if type(self).update_rule is Optimizer.update_rule:
             raise TypeError(
-                f"{where}: expected an optimizer with an update_rule for a state in containers, got {self.classnm}. "
-                "Use an optimizer such as Adam() for each part of the parameters."
+                f"{where}: expected an optimizer with an update_rule, got {self.classnm}. Use an optimizer such as "
+                "Adam() for each part of the parameters."
             )
 
     def _optimize(self, parameters: list[tuple[Owner, Parameter]], epoch: float) -> None:
@@ -627,7 +633,8 @@ class Step:
     ) -> None:
         self.optimizer, self.epoch, self.divisors = optimizer, settings.epoch, settings.divisors
         self.be: Any = parameters[0].backend
-        self.kind, self.is_replayed = optimizer.kind, can_replay(optimizer)
+        self.rule: Optimizer = getattr(optimizer, "optimizer", optimizer)  # that which a WeightAverage wraps
+        self.kind, self.is_replayed = optimizer.kind, can_replay(self.rule)
         pairs: Any = list(zip(parameters, gradients, strict=True))
         merges = settings.merges and optimizer.merges_parameters
         pairs = sort_by_address(pairs) if merges else pairs
@@ -696,7 +703,7 @@ class Step:
         for _, (w, g, *_) in self.rows:
             g = be.astype(g, compute_dtype(w))
             gradients.append(reduce(truediv, self.divisors, g))
-        gradients = clip_norm(be, gradients, optimizer.gradient_clip_norm)
+        gradients = clip_norm(be, gradients, self.rule.gradient_clip_norm)
         result: list[tuple[Tensor, Operand]] = []
         t = optimizer.t
         for (k, (w, _, *states)), g in zip(self.rows, gradients, strict=True):

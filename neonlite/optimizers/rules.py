@@ -16,7 +16,7 @@ from neonlite.optimizers.optimizer import Optimizer, Row, Settings, get_param_li
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.tree_structure import untraced
-from neonlite.typing import OperandLike
+from neonlite.typing import Model, OperandLike
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
@@ -844,6 +844,105 @@ class OptimizerWrapper(Optimizer):
     def wrapped(self) -> Optimizer:
         """The optimizer that updates the parameters."""
         return cast(Optimizer, self.optimizer)
+
+
+@checked_dataclass
+class WeightAverage(OptimizerWrapper):
+    """Wrap an optimizer: beside each parameter, keep the exponential moving average of its values after each update.
+
+    Formula: ``a = decay a + (1 - decay) w``; the average is ``a / (1 - decay^t)`` after t updates. It is a state of the
+    parameter: checkpoints store it, ``fit`` continues it, and a step that fails leaves it unchanged. Moments of
+    ``BatchNorm`` are not averaged.
+
+    Parameters
+    ----------
+    optimizer : Optimizer or str
+        An optimizer with an update rule, or its name such as "adam". For a MultiOptimizer, wrap those that it contains;
+        wrap LossScaling around this one.
+    decay : float
+        Decay rate of the average per update, in [0, 1); default: 0.999.
+    name : str, optional
+        Name; default: the class name and a counter.
+
+    Raises
+    ------
+    TypeError
+        If ``optimizer`` is not an optimizer with an update rule.
+
+    References
+    ----------
+    Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> from neonlite.optimizers import Adam, WeightAverage
+    >>> be, optimizer = nl.gen_backend("cpu"), WeightAverage(Adam(0.01), decay=0.9)
+    >>> model = nl.Model([nl.layers.Affine(1)])
+    >>> history = model.fit([[0.0], [1.0]], [1.0, 3.0], optimizer=optimizer, progress_bar=False)
+    >>> optimizer.averaged(model).predict([[0.0], [1.0]]).shape
+    (2,)
+    """
+
+    optimizer: Optimizer | str
+    decay: float = 0.999
+    name: str | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.wrapped.check_rule(self.classnm)
+        self.state_names = (*self.wrapped.state_names, "average")
+        self.merges_parameters = self.wrapped.merges_parameters
+
+    @property
+    def kind(self) -> str:
+        return f"{self.classnm}Of{self.wrapped.classnm}({', '.join(self.state_names)})"
+
+    def averaged(self, model: Model) -> Model:
+        """Return a copy of a model with the averages as weights: to evaluate it, predict with it, or save it.
+
+        Parameters
+        ----------
+        model : Model
+            A model that this optimizer trains.
+
+        Returns
+        -------
+        Model
+            The copy. The model itself is unchanged.
+
+        Raises
+        ------
+        ValueError
+            If the model has no averages of this optimizer.
+        """
+        result, found = model.copy(), False
+        for (w, _), states in get_param_list(result.layers.leaves()):
+            kind, t = w.updates or ("", 0)
+            if kind == self.kind and t:
+                w[:], found = states[-1] / (1 - self.decay**t), True
+        if not found:
+            raise ValueError(
+                f"{self.classnm}.averaged: expected a model that was trained by {self.name}, got {model.name} without "
+                "averages. Call model.fit(X, y, optimizer=optimizer) first."
+            )
+        return result
+
+    def _get_scalars_at(self, t: int, epoch: float) -> dict[str, Any]:
+        self.t = t
+        return self.wrapped._get_scalars_at(t, epoch)
+
+    def _update(self, be: Backend, w: Tensor, g: Operand, states: Row, scalars: dict[str, Any]) -> list[Any]:
+        self.wrapped.t = self.t
+        new, *others = self.wrapped._update(be, w, g, states[:-1], scalars)
+        return [new, *others, self.decay * states[-1] + (1 - self.decay) * new]
+
+    def get_state(self) -> dict[str, Any]:
+        return {"t": self.t, "optimizer": self.wrapped.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.t = state["t"]
+        self.wrapped.set_state(state["optimizer"])
 
 
 def layer_class_names() -> set[str]:
