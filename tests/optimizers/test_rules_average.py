@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.optimizer_equations import EQUATIONS, GDM, MAKERS, N, gradients, network, textbook, train, weights
+from helpers.optimizer_equations import EQUATIONS, GDM, MAKERS, Layer, N, gradients, network, textbook, train, weights
 from helpers.runtimes import lacks
 
 import neonlite as nl
@@ -120,9 +120,10 @@ def test_a_rule_of_the_user_reads_its_count_and_is_not_compiled(cpu):
         def update_rule(self, be, w, g, states, rate):
             return [w - g * (rate / (1 + self.t))]
 
-    w, optimizer = cpu.zeros((1, 1)), WeightAverage(Slower(), 0.5)
+    layer, optimizer = Layer("layer", cpu.zeros((1, 1)), cpu.ones((1, 1))), WeightAverage(Slower(), 0.5)
+    w, cpu.bsz = layer.W, 1
     for _ in range(3):
-        optimizer.step([w], [cpu.ones((1, 1))])
+        optimizer.optimize([layer])
     assert w.get() == pytest.approx(-1 - 1 / 2 - 1 / 3)
     seen = [-1, -1.5, -1.5 - 1 / 3]
     assert w.states[-1].get() / (1 - 0.5**3) == pytest.approx(np.average(seen, weights=[1, 2, 4]))
