@@ -966,9 +966,8 @@ def forward_rows(call: Call, operands: Sequence[Any]) -> list[list[Operand]]:
 
 def unit_vectors(x: Any) -> Operand:
     """Return the unit vectors of all directions of x, of the shape (size, *shape)."""
-    be, size = x.backend, math.prod(x.shape)
-    matrix = be.onehot(be.array([[*range(size)]], dtype="int64"), axis=0, nclass=size)
-    return be.reshape(be.astype(matrix, x.info.dtype), (size, *x.shape))
+    size = math.prod(x.shape)
+    return x.backend.reshape(x.backend.array_api.eye(size, dtype=x.dtype).operand, (size, *x.shape))
 
 
 def hessian(f: Callable[P, Any], argnums: int | Sequence[int] = 0) -> Transform[P, Any]:

@@ -239,6 +239,13 @@ def test_products_with_a_jacobian_from_both_sides_are_those_of_the_textbook(be64
     assert_close(pull_back({"x": 1.0, "y": 10.0}), [a + 10 * b for a, b in zip(*rows.values(), strict=True)], 1e-6)
 
 
+def test_a_derivative_along_a_direction_has_the_dtype_and_the_shape_of_the_value(be64: Backend) -> None:
+    x, y = xp.ones((1, 3), dtype=xp.float32), xp.ones((2, 1), dtype=xp.float64)
+    value, change = nl.jvp(lambda x: x + y, (x,), (x * 2,))
+    assert (change.dtype, change.shape) == (value.dtype, value.shape) == (np.float64, (2, 3))
+    assert change.numpy().tolist() == [[2] * 3] * 2
+
+
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
 def test_a_jacobian_has_the_axes_of_the_result_and_then_those_of_the_argument(be64: Backend, mode: str) -> None:
     a, x = RNG.normal(size=(2, 3)), RNG.normal(size=(3, 4))
