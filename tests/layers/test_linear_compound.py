@@ -221,7 +221,7 @@ def test_every_name_is_tested():
             "optimizers.rules",
             nl.optimizers.Optimizer,
             OPTIMIZERS,
-            {"MultiOptimizer", "OptimizerWrapper", "LossScaling"},
+            {"MultiOptimizer", "OptimizerWrapper", "LossScaling", "WeightAverage"},
         ),
         ("initializers", Initializer, initializer_names(True), {"Array"}),
     ],
