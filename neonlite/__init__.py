@@ -35,7 +35,7 @@ __all__ = [
 _LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.messages"}
 _LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.array_api.operators")
 _LAZY_NAMES |= {"Sequential": "neonlite.layers", "jit": "neonlite.programs"}
-_TRANSFORMS = "checkpoint cond custom_grad grad hessian hvp jacobian jvp scan value_and_grad vjp vmap"
+_TRANSFORMS = "checkpoint cond custom_grad grad hessian hvp jacobian jvp scan stop_gradient value_and_grad vjp vmap"
 _LAZY_NAMES |= dict.fromkeys(_TRANSFORMS.split(), "neonlite.functions")
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         jacobian as jacobian,
         jvp as jvp,
         scan as scan,
+        stop_gradient as stop_gradient,
         value_and_grad as value_and_grad,
         vjp as vjp,
         vmap as vmap,

@@ -918,6 +918,35 @@ def custom_grad(f: Callable[P, Any]) -> Callable[P, Any]:
     return with_rule
 
 
+def stop_gradient(x: R) -> R:
+    """Return arrays or tensors whose derivative is 0.
+
+    Parameters
+    ----------
+    x : array, tensor, op-tree or container of them
+        The values.
+
+    Returns
+    -------
+    arrays, op-trees or containers of them
+        Expressions of the same values.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> nl.grad(lambda x: x * nl.stop_gradient(x))(3.0)
+    Array(3., dtype=float32)
+    """
+    leaves: list[Any] = []
+    structure = flatten(x, leaves)
+    result: list[Any] = []
+    for y in leaves:
+        constant = y.backend.stop_gradient(operand_of(y)) if is_expression(y) else y
+        result.append(y.with_operand(constant, None, y.is_live) if is_array(y) else constant)
+    return unflatten(structure, iter(result))
+
+
 def single_output(call: Call, result: Any) -> tuple[Any, OpTreeNode]:
     """Return the only array or tensor of a result, and its op-tree."""
     structure, leaves, operands = call.outputs(result)

@@ -395,6 +395,13 @@ def test_a_checkpoint_differentiates_tensors_that_the_function_reads_from_outsid
     assert nl.Autodiff(be64.sum(f(2 * x))).get_grad_asnumpyarray([w, x])[0].tolist() == [[144]]
 
 
+def test_the_derivative_of_a_constant_is_zero_in_containers_and_for_tensors_too(be64: Backend) -> None:
+    f = lambda p: p["x"] * nl.stop_gradient(p)["x"] ** 2  # noqa: E731
+    assert_close(nl.grad(f)({"x": xp.asarray(3.0)}), [9])
+    assert nl.grad(lambda t: be64.sum(t * nl.stop_gradient(t)))(be64.array([[3.0]])).get().tolist() == [[3]]
+    assert nl.stop_gradient([xp.asarray([True]), 2])[0].dtype == np.bool_
+
+
 # --- control flow ----------------------------------------------------------------------------------------------------
 
 
