@@ -115,7 +115,11 @@ def functions() -> dict[str, tuple[Function, Any]]:
     add("linalg solve", lambda xp, x: xp.linalg.solve(spd(xp, x), x.T))
     add("linalg cholesky", lambda xp, x: xp.linalg.cholesky(spd(xp, x)))
     add("linalg eigenvalues", lambda xp, x: xp.linalg.eigh(spd(xp, x))[0])
-    add("linalg singular values", lambda xp, x: xp.linalg.svd(x, full_matrices=False)[1])
+    add(
+        "linalg singular values",
+        lambda xp, x: xp.linalg.svd(x, full_matrices=False)[1],
+        np.cos(np.arange(12.0) ** 1.5).reshape(4, 3),
+    )
     add("linalg trace", lambda xp, x: xp.linalg.trace(spd(xp, x)) * x)
     add("perceptron", lambda xp, x: xp.tanh(xp.maximum(x @ xp.asarray(B, dtype=x.dtype), 0.0) @ x))
     add("Rosenbrock", lambda xp, x: xp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2))

@@ -237,7 +237,7 @@ class Transform(Generic[P, R]):
     """
 
     def __init__(self, f: Callable[..., Any], name: str, compute: Callable[[str, Any, Any], R]) -> None:
-        function(name, f, "a function")
+        check_function(name, f)
         functools.update_wrapper(self, f)
         self.compute, self.__name__ = compute, f"{name}({getattr(f, '__name__', type(f).__name__)})"
 
@@ -467,6 +467,7 @@ def vjp(f: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], Any]]:
     >>> pull_back(xp.asarray([1.0, 2.0]))
     (Array([1.       , 1.0806046], dtype=float32),)
     """
+    check_function("vjp", f)
     call, result = differentiated_call(f"vjp({name_of(f)})", f, args, {}, None)
     structure, leaves, operands = call.outputs(result)
     value, _ = call.close_result(result)
@@ -510,6 +511,7 @@ def jvp(f: Callable[..., Any], args: Sequence[Any], tangents: Sequence[Any]) -> 
     >>> nl.jvp(lambda x, y: x * y, (2.0, 3.0), (1.0, 0.0))
     (Array(6., dtype=float32), Array(3., dtype=float32))
     """
+    check_function("jvp", f)
     call, result = differentiated_call(f"jvp({name_of(f)})", f, args, {}, None)
     structure, leaves, operands = call.outputs(result)
     changes, live = match(call.name, "tangents", tuple(tangents), call.structure, call.like)
@@ -521,6 +523,13 @@ def jvp(f: Callable[..., Any], args: Sequence[Any], tangents: Sequence[Any]) -> 
     derivative = unflatten(structure, iter([x.with_operand(dy, None, live) if is_array(x) else dy for x, dy in pairs]))
     evaluate_constants([value, derivative])
     return value, derivative
+
+
+def check_function(name: str, f: Any) -> None:
+    """Raise TypeError unless f is a function."""
+    if is_expression(f):
+        raise TypeError(f"{name}: expected a function, got {describe(f)}. Use nl.Autodiff(f, be).get_grad_tensor(x).")
+    function(name, f, "a function")
 
 
 def name_of(f: Any) -> str:
@@ -848,7 +857,7 @@ def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
     >>> nl.grad(lambda x: xp.sum(block(block(x))))(xp.asarray([0.0, 1.0]))
     Array([ 1.2533808, -1.775136 ], dtype=float32)
     """
-    function("checkpoint", f, "a function")
+    check_function("checkpoint", f)
 
     @functools.wraps(f)
     def checkpointed(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -901,7 +910,7 @@ def custom_grad(f: Callable[P, Any]) -> Callable[P, Any]:
     >>> nl.grad(lambda x: clipped(x) * 5)(2.0)
     Array(1., dtype=float32)
     """
-    function("custom_grad", f, "a function")
+    check_function("custom_grad", f)
 
     @functools.wraps(f)
     def with_rule(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -1050,7 +1059,7 @@ def scan(
     >>> f(0.5), nl.grad(f)(0.5)
     (Array(4.25, dtype=float32), Array(3., dtype=float32))
     """
-    function("scan", f, "a function")
+    check_function("scan", f)
     inputs: list[Any] = []
     structure = flatten(xs, inputs) if xs is not None else None
     lengths = [shape_of(x)[0] if shape_of(x) else -1 for x in inputs] + ([] if length is None else [length])
