@@ -593,7 +593,7 @@ def push_forward(be: Any, trees: Sequence[Any], tangents: dict[int, Any]) -> lis
                 check_has_gradient(z)
                 parts = [dz for dz in derive(be, op, z, changes) if dz is not None]
                 if parts:
-                    known[id(z)] = be.broadcast_to(reduce(add, parts), z.shape)
+                    known[id(z)] = be.broadcast_to(be.astype(reduce(add, parts), z.info.dtype), z.shape)
     return [known.get(id(tree)) for tree in trees]
 
 
@@ -620,7 +620,6 @@ def derive(be: Any, op: Any, z: OpTreeNode, changes: Sequence[Operand | None]) -
     elif op.kind == "elementwise":  # its derivative is a diagonal matrix, so that of the gradient rule is the same
         for i, dx in enumerate(changes):
             if dx is not None:
-                dx = be.broadcast_to(be.astype(dx, z.info.dtype), z.shape)
                 yield op.grad(be, dx, z, *operands, **attrs)[i]
     else:  # the gradient rule is linear in the error e: the derivative is that of sum(gradients * changes) by e
         error = be.ones(z.shape, dtype=z.info.dtype)

@@ -2,6 +2,8 @@
 
 Derivatives are compared with finite differences in float64, with textbook formulas and with torch.func; batches with a
 loop over the samples.
+
+Tests ``neonlite/functions.py``, ``neonlite/batching.py`` and ``neonlite/autodiff.py``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from helpers.reference import REFERENCE, numerical_gradient, off, slope
 import neonlite as nl
 from neonlite import Backend
 from neonlite.autodiff import push_forward
-from neonlite.functions import Variable, batch
+from neonlite.batching import Variable, batch
 
 xp = nl.array_api
 NUM_CASES = 6  # of an op
@@ -239,6 +241,13 @@ def test_products_with_a_jacobian_from_both_sides_are_those_of_the_textbook(be64
     assert_close(pull_back({"x": 1.0, "y": 10.0}), [a + 10 * b for a, b in zip(*rows.values(), strict=True)], 1e-6)
 
 
+def test_a_derivative_along_a_direction_has_the_dtype_and_the_shape_of_the_value(be64: Backend) -> None:
+    x, y = xp.ones((1, 3), dtype=xp.float32), xp.ones((2, 1), dtype=xp.float64)
+    value, change = nl.jvp(lambda x: x + y, (x,), (x * 2,))
+    assert (change.dtype, change.shape) == (value.dtype, value.shape) == (np.float64, (2, 3))
+    assert change.numpy().tolist() == [[2] * 3] * 2
+
+
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
 def test_a_jacobian_has_the_axes_of_the_result_and_then_those_of_the_argument(be64: Backend, mode: str) -> None:
     a, x = RNG.normal(size=(2, 3)), RNG.normal(size=(3, 4))
@@ -386,6 +395,57 @@ def test_a_checkpoint_differentiates_tensors_that_the_function_reads_from_outsid
     assert nl.Autodiff(be64.sum(f(2 * x))).get_grad_asnumpyarray([w, x])[0].tolist() == [[144]]
 
 
+def test_the_derivative_of_a_constant_is_zero_in_containers_and_for_tensors_too(be64: Backend) -> None:
+    f = lambda p: p["x"] * nl.stop_gradient(p)["x"] ** 2  # noqa: E731
+    assert_close(nl.grad(f)({"x": xp.asarray(3.0)}), [9])
+    assert nl.grad(lambda t: be64.sum(t * nl.stop_gradient(t)))(be64.array([[3.0]])).get().tolist() == [[3]]
+    assert nl.stop_gradient([xp.asarray([True]), 2])[0].dtype == np.bool_
+
+
+# --- control flow ----------------------------------------------------------------------------------------------------
+
+
+def test_a_condition_chooses_one_function_where_it_has_a_value_and_selects_where_it_has_none(be64: Backend) -> None:
+    called = []
+    f = lambda x: nl.cond(  # noqa: E731
+        x > 0, lambda x: called.append("root") or {"y": xp.sqrt(x)}, lambda x: called.append("twice") or {"y": 2 * x}, x
+    )
+    assert float(f(xp.asarray(4.0))["y"]) == 2
+    assert float(nl.grad(lambda x: f(x)["y"])(4.0)) == 0.25
+    assert called == ["root", "root"]
+    x = xp.asarray([4.0, 0.0, -3.0])
+    for many in (nl.vmap(f), nl.jit(nl.vmap(f))):
+        assert_close(many(x), [[2, 0, -6]])
+    assert_close(nl.vmap(nl.grad(lambda x: f(x)["y"]))(x), [[0.25, 2, 2]])
+    assert_close(nl.jit(lambda x: f(x))(xp.asarray(-1.0)), [-2])
+    tensor = be64.array([[9.0]])
+    root = nl.jit(lambda x: nl.cond(x > 0, be64.sqrt, lambda x: x * 1, x))
+    assert root(tensor).get().tolist() == [[3]]
+
+
+def test_a_scan_is_the_loop_over_the_steps_and_is_differentiated(be64: Backend) -> None:
+    xs = RNG.normal(size=(5, 3))
+
+    def f(a: Any, xs: Any, tanh: Any, steps: Any) -> Any:
+        return steps(lambda s, x: ({"s": tanh(a * s["s"] + x)}, 2 * s["s"]), {"s": 0.5 + 0 * xs[0]}, xs)
+
+    def loop(f: Any, state: Any, xs: Any) -> Any:
+        outputs = []
+        for x in xs:
+            state, y = f(state, x)
+            outputs.append(y)
+        return state, np.stack(outputs)
+
+    expected = f(0.7, xs, np.tanh, loop)
+    assert_close(f(0.7, xp.asarray(xs), xp.tanh, nl.scan), [expected[0]["s"], expected[1]], 1e-6)
+    a, last = np.array(0.7), lambda a, xs: xp.sum(f(a, xs, xp.tanh, nl.scan)[0]["s"])
+    numeric = numerical_gradient(lambda: f(a, xs, np.tanh, loop)[0]["s"].sum(), a)
+    for g in (nl.grad(last), nl.jit(nl.grad(last))):
+        assert_close(g(xp.asarray(a), xp.asarray(xs)), [numeric], 1e-6)
+    state, outputs = nl.scan(lambda s, _: (2 * s, None), 1.0, length=10)
+    assert (state, outputs) == (1024, None)
+
+
 # --- what a transform shows, and errors ------------------------------------------------------------------------------
 
 
@@ -425,6 +485,14 @@ def test_a_transform_shows_formulas_with_the_names_of_the_parameters(be64: Backe
         (lambda: nl.custom_grad(lambda x: x)(2.0), "expected a pair (value, rule)"),
         (lambda: nl.custom_grad(lambda x: (x, lambda e: (e, e)))(2.0), "expected gradients in the same containers"),
         (lambda: nl.checkpoint(lambda x: (x, x))(2.0), "expected one array or tensor"),
+        (
+            lambda: nl.vmap(lambda x: nl.cond(x > 0, lambda x: x, lambda x: (x,), x))(xp.ones(3)),
+            "in the same containers and of the same shapes, got *, an array () of float32, and (*,)",
+        ),
+        (lambda: nl.scan(lambda s, x: (s, x), 1.0, [xp.ones(3), xp.ones(4)]), "inputs with one number of steps"),
+        (lambda: nl.scan(lambda s, x: (s, x), 1.0), "got length=None and no inputs"),
+        (lambda: nl.scan(lambda s, x: s, 1.0, xp.ones(3)), "expected a pair (state, output) from the function"),
+        (lambda: nl.scan(lambda s, x: ((s, s), x), 1.0, xp.ones(3)), "of the shapes of the first one, got"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_said(be: Backend, f: Any, message: str) -> None:
