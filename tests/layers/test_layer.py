@@ -23,7 +23,7 @@ SHAPES = [1, 7, (5, 3), (3, 2, 5)]
 @each_layer
 @each("shape", SHAPES)
 def test_bprop_matches_autodiff_of_the_formula(be64, rng, which, shape):
-    for be64.bsz, (alpha, beta) in itertools.product([1, 2, 5], [(1.0, 0.0), (0.5, 0.0), (1.0, 1.0), (-2.0, 0.25)]):
+    for be64.bsz, alpha, beta in [(2, 1.0, 0.0), (2, 0.5, 0.0), (2, 1.0, 1.0), (1, -2.0, 0.25), (5, -2.0, 0.25)]:
         layer = by_hand(LAYERS[which][0](), shape)
         layer.fprop(data(be64, rng, shape))
         error, before = data(be64, rng, layer.out_shape), data(be64, rng, shape)
