@@ -57,7 +57,7 @@ def test_a_network_accepts_images_of_the_size_of(name, shape):
     rng = np.random.default_rng(0)
     data = ArrayIterator(rng.normal(size=(8, *shape)), rng.integers(0, 10, 8), nclass=10)
     model = Model(zoo.MODELS[name]())
-    model.fit(data, CrossEntropyMulti(), Adam(learning_rate=0.001), num_epochs=1)
+    model.fit(data, CrossEntropyMulti(), Adam(learning_rate=0.002), num_epochs=1)
     first = model.total_cost
     model.fit(data, CrossEntropyMulti(), model.optimizer, num_epochs=3)
     assert 1 < first < 10  # log 10 is the cost of guessing
