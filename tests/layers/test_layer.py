@@ -28,12 +28,13 @@ def test_bprop_matches_autodiff_of_the_formula(be64, rng, which, shape):
         layer.fprop(data(be64, rng, shape))
         error, before = data(be64, rng, layer.out_shape), data(be64, rng, shape)
         found = []
-        for bprop in (type(layer).bprop, Layer.bprop):
+        for bprop, factors in [(type(layer).bprop, (alpha, beta)), (Layer.bprop, ())]:
             layer.deltas[:] = before
             for gradient in layer.gradients:
                 gradient.fill(9)
-            assert bprop(layer, error, alpha, beta) is layer.deltas
+            assert bprop(layer, error, *factors) is layer.deltas
             found.append([x.get() for x in (layer.deltas, *layer.gradients)])
+        found[1][0] = alpha * found[1][0] + beta * before.get()
         for got, want in zip(*found, strict=True):
             close(got, want, 1e-12)
 
