@@ -22,7 +22,7 @@ BIN := .venv/bin
 .PHONY: help demo test test-quick test-slow test-lowest gpu-check release-check bench figures clean
 
 # BENCHES compare with other libraries, CAMPAIGNS do not.
-BENCHES := $(wildcard $(patsubst %,benchmarks/%.py,optree threads products mkl_functions primitives sequences steps fit csv_files))
+BENCHES := $(wildcard $(patsubst %,benchmarks/%.py,optree functions threads products mkl_functions primitives sequences steps fit csv_files))
 CAMPAIGNS := $(filter-out $(BENCHES) benchmarks/gpu_check.py benchmarks/golden.py,$(wildcard benchmarks/[!_]*.py))
 
 help:  ## list the targets

@@ -35,6 +35,8 @@ __all__ = [
 _LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.messages"}
 _LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.array_api.operators")
 _LAZY_NAMES |= {"Sequential": "neonlite.layers", "jit": "neonlite.programs"}
+_TRANSFORMS = "checkpoint cond custom_grad grad hessian hvp jacobian jvp scan stop_gradient value_and_grad vjp vmap"
+_LAZY_NAMES |= dict.fromkeys(_TRANSFORMS.split(), "neonlite.functions")
 
 if TYPE_CHECKING:
     from neonlite import (
@@ -51,6 +53,21 @@ if TYPE_CHECKING:
         visualize as visualize,
     )
     from neonlite.array_api.operators import einsum as einsum, tensordot as tensordot, transpose as transpose
+    from neonlite.functions import (
+        checkpoint as checkpoint,
+        cond as cond,
+        custom_grad as custom_grad,
+        grad as grad,
+        hessian as hessian,
+        hvp as hvp,
+        jacobian as jacobian,
+        jvp as jvp,
+        scan as scan,
+        stop_gradient as stop_gradient,
+        value_and_grad as value_and_grad,
+        vjp as vjp,
+        vmap as vmap,
+    )
     from neonlite.layers import Sequential as Sequential
     from neonlite.messages import logger as logger
     from neonlite.models import Model as Model

@@ -1,4 +1,4 @@
-"""Reverse-mode automatic differentiation of op-trees; gradients are op-trees themselves.
+"""Automatic differentiation of op-trees, in reverse and in forward mode; derivatives are op-trees themselves.
 
 The tree is traversed from its result to its leaves. The gradient rule of each op maps the gradient of its result to the
 gradients of its operands, and an operand that is used more than once gets their sum. As gradients are op-trees, they
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import accumulate, pairwise
 from operator import add, attrgetter
@@ -22,7 +22,7 @@ from neonlite.messages import describe, label, listed
 from neonlite.name_hints import AUTODIFF, add_hints
 from neonlite.ops import OPS, missing_gradient
 from neonlite.ops.functions import reduction_shape, widen_half
-from neonlite.optree import Operand, OpTreeNode, copy_node, postorder
+from neonlite.optree import Operand, OpTreeNode, copy_node, create_node, postorder
 from neonlite.tree_structure import untraced
 from neonlite.typing import FLOAT_DTYPES, BackendBase, NumPyArray
 
@@ -131,8 +131,7 @@ class Autodiff:
         """Return the gradients of the operands of z by its gradient rule, which gets known values."""
         op: Any = z.info.op_def
         known = self._cache.known_values
-        if op.grad is missing_gradient:
-            raise NotImplementedError(f"the op {z.op!r} was defined without a derivative. Pass grad= to be.define_op.")
+        check_has_gradient(z)
         values = [dz, *[known.get(id(x), x) for x in (z, *operands)]]
         if values[1] is self.op_tree:
             values[1] = copy_node(z)  # as the cache on the tree must not refer to the tree
@@ -513,6 +512,12 @@ def as_list(x: Any) -> list[Any]:
     return list(x) if isinstance(x, list | tuple) else [x]
 
 
+def check_has_gradient(z: OpTreeNode) -> None:
+    """Raise NotImplementedError if the op of z has no gradient rule."""
+    if z.info.op_def.grad is missing_gradient:  # type: ignore[union-attr]
+        raise NotImplementedError(f"the op {z.op!r} was defined without a derivative. Pass grad= to be.define_op.")
+
+
 def check_input_grads(z: OpTreeNode, operands: tuple[Any, ...], grads: Any) -> tuple[Operand | None, ...]:
     """Return the result of the gradient rule of z. ValueError unless it has a gradient, or None, for each operand."""
     items: tuple[Any, ...] = grads if isinstance(grads, tuple) else ()
@@ -541,3 +546,92 @@ def differentiate_outputs(
     )
     tree = tree if isinstance(tree, OpTreeNode) else tree * 1
     return Autodiff(tree, be, error, allow_unused=True).gradient_operands(parameters)
+
+
+# --- forward mode: the change of an expression for changes of its tensors -------------------------------------------
+
+# ops that are linear in all operands together, in each of them, and in the first one
+LINEAR = {"sum", "transpose", "reshape", "broadcast", "slice", "slice_backward", "concat", "cumulative_sum", "cast"}
+LINEAR |= {"tril", "triu", "sum_pool", "sum_unpool"}
+MULTILINEAR = {"dot", "matmul", "conv", "conv_backward", "conv_update"}
+LINEAR_IN_FIRST = {
+    "after",
+    "take",
+    "scatter_add",
+    "take_along_axis",
+    "scatter_add_along_axis",
+    "max_pool_take",
+    "max_unpool",
+}
+
+
+def push_forward(be: Any, trees: Sequence[Any], tangents: dict[int, Any]) -> list[Operand | None]:
+    """Return the directional derivative of each tree, given those of tensors; None for one that is always 0.
+
+    Parameters
+    ----------
+    be : Backend
+        The backend.
+    trees : sequence of Operand
+        The expressions.
+    tangents : dict
+        {id of a tensor: its derivative along a direction, of its shape}.
+    """
+    known = dict(tangents)
+
+    def opens(op: Any) -> bool:
+        return op.formula is not None and not op.is_estimator
+
+    for z in postorder(*trees, opens=opens):
+        op: Any = z.info.op_def
+        if opens(op):
+            if id(z.opened) in known:
+                known[id(z)] = known[id(z.opened)]
+        elif op.grad is not None and op.name != "pair":
+            changes = [known.get(id(x)) for x in z.operands]
+            if any(dx is not None for dx in changes):
+                check_has_gradient(z)
+                parts = [dz for dz in derive(be, op, z, changes) if dz is not None]
+                if parts:
+                    known[id(z)] = be.broadcast_to(be.astype(reduce(add, parts), z.info.dtype), z.shape)
+    return [known.get(id(tree)) for tree in trees]
+
+
+def derive(be: Any, op: Any, z: OpTreeNode, changes: Sequence[Operand | None]) -> Iterator[Operand | None]:
+    """Yield the terms of the derivative of a node along the changes of its operands; None is 0."""
+    operands: Any = z.operands
+    attrs = z.info.attrs
+    if op.is_estimator:
+        raise NotImplementedError(
+            f"the derivative of {op.name!r} is given by a rule, which has no forward mode. Use reverse mode: "
+            "jacobian(f, mode='reverse'), vjp, or grad of grad."
+        )
+    if op.name in LINEAR:
+        if z.info.dtype in FLOAT_DTYPES:
+            pairs = zip(changes, operands, strict=True)
+            yield build_node(be, op, [be.zeros(x.shape, x.info.dtype) if dx is None else dx for dx, x in pairs], attrs)
+    elif op.name in MULTILINEAR:
+        for i, dx in enumerate(changes):
+            if dx is not None:
+                yield build_node(be, op, [*operands[:i], dx, *operands[i + 1 :]], attrs)
+    elif op.name in LINEAR_IN_FIRST:
+        if changes[0] is not None:
+            yield build_node(be, op, [changes[0], *operands[1:]], attrs)
+    elif op.kind == "elementwise":  # its derivative is a diagonal matrix, so that of the gradient rule is the same
+        for i, dx in enumerate(changes):
+            if dx is not None:
+                yield op.grad(be, dx, z, *operands, **attrs)[i]
+    else:  # the gradient rule is linear in the error e: the derivative is that of sum(gradients * changes) by e
+        error = be.ones(z.shape, dtype=z.info.dtype)
+        grads = zip(op.grad(be, error, z, *operands, **attrs), changes, strict=True)
+        terms = [be.sum(g * dx) for g, dx in grads if g is not None and dx is not None]
+        if terms:
+            yield Autodiff(add_gradients(be, terms) * 1, be, allow_unused=True).gradient_operands([error])[0]
+
+
+def build_node(be: Any, op: Any, operands: Sequence[Any], attrs: dict[str, Any]) -> OpTreeNode:
+    """Return the node of an op of any number of operands."""
+    first, *rest = operands
+    while len(rest) > 1:
+        rest[-2:] = [create_node(OPS["pair"], rest[-2], rest[-1], (), be)]
+    return create_node(op, first, rest[0] if rest else None, tuple(attrs.items()), be)

@@ -588,8 +588,9 @@ def create_composite(
             operands = replace_leaves(a, marks), replace_leaves(b, marks)
             marked = evaluate_formula(op, operands, attrs, be) if marks else opened
             others = {*leaves, *map(id, marks.values())} - marks.keys()
-            added = {leaf_id: x for leaf_id, x in marked.leaves.items() if leaf_id not in others}
-            if all(map(is_number, added.values())) and not {*added.values()} & {*numbers}:
+            added = {leaf_id: x for leaf_id, x in (marked.leaves or {}).items() if leaf_id not in others}
+            is_known = marked.leaves is not None  # it has other leaves than the formula, maybe one too many
+            if is_known and all(map(is_number, added.values())) and not {*added.values()} & {*numbers}:
                 structures.add((op, key), (node.info, frozenset(added.values()), added))
     return node
 

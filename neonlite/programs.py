@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from operator import methodcaller
 from threading import get_ident
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from neonlite import typing
@@ -28,7 +28,7 @@ from neonlite.backend.transaction import Snapshot, atomic, begin_last_write
 from neonlite.backend.validation import check_open, function
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.tree_structure import Info, traces
+from neonlite.tree_structure import Info, is_inside, traces, transforms
 from neonlite.typing import Untracked
 
 P = ParamSpec("P")
@@ -242,6 +242,17 @@ def label_leaves(structure: Any, name: str) -> Iterator[str]:
         yield from label_leaves(part, f"{name}[{key!r}]")
 
 
+def name_parameters(f: Callable[..., Any], count: int) -> list[str]:
+    """Return the names of the first parameters of a function; x0, x1 and so on where it has none."""
+    names: Sequence[str] = ()
+    if isinstance(f := inspect.unwrap(f), FunctionType):  # faster than its signature
+        names = f.__code__.co_varnames[: f.__code__.co_argcount]
+    else:
+        with suppress(TypeError, ValueError):  # a built-in function has no signature
+            names = [p.name for p in inspect.signature(f).parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    return [names[n] if n < len(names) else f"x{n}" for n in range(count)]
+
+
 class Static:
     """A static argument, or a part of one: a leaf that equals those of the same type and digits."""
 
@@ -418,7 +429,7 @@ class Jit(Untracked, Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function: run its program for arguments of this structure, compiled at the first call."""
-        if traces and get_ident() in traces:  # a part of another function
+        if (traces or transforms) and is_inside():  # a part of another function
             return self.f(*args, **kwargs)
         leaves: list[Any] = []
         given = self._mark_static(args, kwargs) if self.static else (args, kwargs)
@@ -499,11 +510,8 @@ class Jit(Untracked, Generic[P, R]):
 
     def _labels(self, given: Any, named: Any) -> Iterator[str]:
         """Yield the name of each leaf of the arguments."""
-        names: list[str] = []
-        with suppress(TypeError, ValueError):  # a built-in function has no signature
-            names = [p.name for p in inspect.signature(self.f).parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
-        for n, part in enumerate(given[1]):
-            yield from label_leaves(part, names[n] if n < len(names) else f"x{n}")
+        for name, part in zip(name_parameters(self.f, len(given[1])), given[1], strict=True):
+            yield from label_leaves(part, name)
         for name, part in zip(*named, strict=True):
             yield from label_leaves(part, name)
 

@@ -23,6 +23,12 @@ SHARED_LEAF_BYTES = 8  # of each index
 
 
 traces: dict[int, Any] = {}  # {thread: the ``Trace`` of the function of ``nl.jit`` that it traces}
+transforms: dict[int, int] = {}  # {thread: the number of functions that it transforms, one inside the other}
+
+
+def is_inside() -> bool:
+    """Return whether this thread traces or transforms a function."""
+    return (thread := get_ident()) in traces or thread in transforms
 
 
 def refuse_in_trace(what: str, way_out: str) -> None:
@@ -549,6 +555,9 @@ def lower_to_instructions(
         leaves.setdefault(id(x), x)
         return leaf_ids.setdefault(id(x), -len(leaves))
 
+    def is_known(x: object) -> bool:
+        return id(x) in node_ids or id(x) in leaf_ids or (type(x) is int and x in STATIC_INTS)
+
     def instruction_of(node: Any) -> Instruction:
         info, ids = node.info, tuple(map(operand_id, node.operands))
         return Instruction(info.op_def, tuple(info.attrs.items()), ids, info.shape, info.dtype, info.compute_dtype)
@@ -558,7 +567,7 @@ def lower_to_instructions(
         info = node.info
         if is_composite(info.op_def):
             node_ids[id(node)] = operand_id(node.opened)  # type: ignore[assignment]
-            if composites is not None and all(id(x) in node_ids for x in node.operands if isinstance(x, Triple)):
+            if composites is not None and all(map(is_known, node.operands)):
                 composites.setdefault(node_ids[id(node)], instruction_of(node))  # of two, the inner one
         elif info.op_def is not OPS["pair"]:
             node_ids[id(node)] = instruction_ids.setdefault(instruction_of(node), len(instruction_ids))

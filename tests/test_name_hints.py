@@ -334,16 +334,16 @@ layer.kernel ~
 """
 JAX = """
 jax.numpy ~
-jax.grad(f) ~
-jax.value_and_grad(f) ~
+jax.grad(lambda a: be.sum(a * a))(x) ~
+jax.value_and_grad(lambda a: be.sum(a * a))(x) ~
 jax.jit(lambda x: x + 1)(x) = x + 1
-jax.vmap(f) ~
+jax.vmap(lambda a: 2 * a)(x) ~
 jax.pmap(f) ~
 jax.jacfwd(f) ~
 jax.jacrev(f) ~
-jax.hessian(f) ~
-jax.jvp(f, x, x) ~
-jax.vjp(f, x) ~
+jax.hessian(lambda a: be.sum(a * a))(x) ~
+jax.jvp(lambda a: a * a, (x,), (x,)) ~
+jax.vjp(lambda a: a * a, x) ~
 jax.make_jaxpr(f) ~
 jax.devices() ~
 jax.local_device_count() ~
@@ -376,10 +376,10 @@ jax.nn.tanh(x) = np.tanh(x)
 jax.nn.one_hot(indices, 3) ~
 jax.nn.dot_product_attention ~
 jax.lax.stop_gradient(x) = x
-jax.lax.scan(f) ~
+jax.lax.scan(lambda s, a: (s, a), x, x) ~
 jax.lax.fori_loop(0, 3, f) ~
 jax.lax.while_loop(f) ~
-jax.lax.cond(mask, f, f) ~
+jax.lax.cond(True, lambda a: a, lambda a: a, x) ~
 jax.lax.select(mask, x, x) ~
 jax.lax.rsqrt(x) = 1 / np.sqrt(x)
 jax.lax.top_k(x, 3) = -np.sort(-x)

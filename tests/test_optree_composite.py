@@ -334,3 +334,23 @@ def test_arrays_are_operands(be: Backend) -> None:
     for by_hand, built_in in [(e / xp.sum(e, axis=0), be.softmax(v)), (v / (1 + xp.exp(-v)), be.silu(v))]:
         grads = [Autodiff(tree, be, be.array(values)).get_grad_asnumpyarray(v) for tree in (by_hand, built_in)]
         np.testing.assert_allclose(*grads, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("count", range(124, 131))
+def test_an_expression_of_as_many_tensors_as_are_tracked_is_an_operand(be: Backend, x: Any, count: int) -> None:
+    total = 1.5 * x
+    for n in range(count - 1):
+        total = total + be.array(np.full((2, 3), n % 3))
+    expected = 1.5 * x.get() + sum(n % 3 for n in range(count - 1))
+    close(be.elu(total, alpha=1.5), np.where(expected > 0, expected, 1.5 * np.expm1(np.minimum(expected, 0))))
+
+
+def test_an_operand_that_the_formula_does_not_use_changes_nothing_among_many_tensors(
+    be: Backend, x: Any, own: Any
+) -> None:
+    own("first", formula=lambda be, x, y: x * 2, grad=lambda be, dz, z, x, y: (dz * 2, None))
+    tensors = [be.array(np.full((2, 3), n)) for n in range(140)]
+    total = be.first(x, be.array(np.full((2, 3), -7.0)))
+    for t in tensors:
+        total = total + t * t
+    close(total, 2 * x.get() + sum(n * n for n in range(140)))

@@ -327,6 +327,12 @@ def test_arrays_of_the_array_api_keep_their_shapes_and_are_variables(be):
     assert gradient.tolist() == [1, 1, 1]
 
 
+def test_a_boolean_array_is_boolean_in_the_function(be):
+    xp = be.array_api
+    f = nl.jit(lambda mask, x: xp.where(~mask, x, 0.0))
+    assert f(xp.asarray([True, False]), xp.asarray([1.0, 2.0])).tolist() == [0, 2]
+
+
 def test_an_array_reads_what_the_function_has_assigned_to_its_tensor(be):
     t = be.array([[1.0, 2.0]])
     a = be.array_api.asarray(t, copy=False)

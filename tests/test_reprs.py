@@ -108,6 +108,7 @@ OTHERS: dict[str, Callable[[], Any]] = {
         layers.GenerativeAdversarial(Linear(2, Gaussian()), Linear(1, Gaussian())), noise_dim=2, name="gan"
     ),
     "NervanaObject": lambda: NervanaObject("thing"),
+    "OneCycleSchedule": lambda: optimizers.OneCycleSchedule(10),
     "OpTreeNode": lambda: tree(),
     "PixelwiseSoftmax": lambda: transforms.PixelwiseSoftmax(3),
     "Plan": lambda: nl.NervanaObject.be.plan(tree()),

@@ -435,7 +435,11 @@ def test_dropout_drops_the_fraction_after_each_hidden_layer(cls):
     assert [x.keep for x in model.layers.leaves() if isinstance(x, Dropout)] == [0.7, 0.7]
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "nesterov", "rmsprop", GradientDescentMomentum(0.05, 0.5)], ids=str)
+@pytest.mark.parametrize(
+    "optimizer",
+    ["adamw", "lamb", "lion", "nadam", "nesterov", "rmsprop", GradientDescentMomentum(0.05, 0.5)],
+    ids=str,
+)
 def test_optimizers(optimizer):
     X, y = data_for(NeonClassifier)
     model = NeonClassifier(**SMALL, optimizer=optimizer, random_state=0).fit(X, y)

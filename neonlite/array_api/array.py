@@ -73,7 +73,7 @@ class Array:
     operand: OpTreeNode | Any  # or a tensor
     _shape: Shape
     _dtype: np.dtype[Any]
-    is_live: bool  # whether it depends on tensors whose values may change, or that gradients are taken with respect to
+    is_live: int  # whether it depends on tensors whose values may change, or that gradients are taken with respect to
     num_ops: int  # ops since the last evaluation
 
     if TYPE_CHECKING:  # operators.py defines them
@@ -319,7 +319,7 @@ class Array:
 
     # --- changes ---
 
-    def with_operand(self, operand: Operand, shape: Shape | None = None) -> Array:
+    def with_operand(self, operand: Operand, shape: Shape | None = None, is_live: int = 1) -> Array:
         """Return an array of the shape of this one, such as a gradient with respect to it.
 
         Parameters
@@ -328,13 +328,16 @@ class Array:
             The expression, of the shape of ``operand``.
         shape : tuple of int, optional
             Another shape.
+        is_live : int, default 1
+            0 for a constant, an even number for an expression of variables of a function that is transformed.
 
         Returns
         -------
         Array
             The array.
         """
-        return new_array(operand, self.shape if shape is None else shape, np.dtype(operand.info.dtype), True, 0)
+        dtype = self.dtype if operand.info.dtype == self.operand.info.dtype else np.dtype(operand.info.dtype)
+        return new_array(operand, self.shape if shape is None else shape, dtype, is_live, 0)
 
     def replace(self, new: Array) -> Array:
         """Take over the expression of another array, which an assignment computed.
@@ -399,7 +402,7 @@ class Array:
 _new = object.__new__
 
 
-def new_array(operand: Operand, shape: Shape, dtype: np.dtype[Any], is_live: bool, num_ops: int) -> Array:
+def new_array(operand: Operand, shape: Shape, dtype: np.dtype[Any], is_live: int, num_ops: int) -> Array:
     """Return an array of an operand whose last axes are those of the shape."""
     x: Array = _new(Array)
     x.operand = operand
@@ -488,9 +491,9 @@ def as_boolean(operand: Operand) -> Operand:
 def result(operand: Operand, ndim: int, dtype: np.dtype[Any] | None, *arguments: Array) -> Array:
     """Return the array of ``ndim`` dimensions that a function computes from arguments; None: the operand's dtype."""
     shape: Shape = operand.shape
-    is_live, num_ops = False, 1
+    is_live, num_ops = 0, 1
     for x in arguments:
-        is_live, num_ops = is_live or x.is_live, num_ops + x.num_ops
+        is_live, num_ops = is_live | x.is_live, num_ops + x.num_ops
     shape = shape[len(shape) - ndim :]
     if dtype is BOOL:
         operand = as_boolean(operand)

@@ -108,7 +108,7 @@ def binary(name: str, kinds: str = "", boolean: str = "") -> Callable[[Array | f
             node = create_node(op_of_bools if is_bool else op, a.operand, b)
         else:
             is_bool, ndim = a._dtype is BOOL, max(len(a._shape), len(b._shape))
-            is_live, num_ops = a.is_live or b.is_live, a.num_ops + b.num_ops
+            is_live, num_ops = a.is_live | b.is_live, a.num_ops + b.num_ops
             node = create_node(op_of_bools if is_bool else op, a.operand, b.operand)
         shape = node.info.shape
         if len(shape) != ndim:

@@ -27,6 +27,7 @@ from neonlite.models.training_data import check_scale
 from neonlite.optimizers import LossScaling, Optimizer, get_param_list
 from neonlite.optimizers.optimizer import last_writer
 from neonlite.optimizers.rules import OPTIMIZERS, flatten_optimizers
+from neonlite.optimizers.schedule import counts_updates
 from neonlite.optree import Operand
 from neonlite.transforms import Cost
 from neonlite.transforms.functions import COSTS
@@ -471,7 +472,8 @@ def check_epochs(model: TrainingMethods, num_epochs: int) -> None:
         )
     elif num_epochs and isinstance(model.optimizer, Optimizer):
         for optimizer in flatten_optimizers(model.optimizer):
-            if getattr(optimizer, "learning_rate", 0) and not optimizer.get_rate(num_epochs - 1):
+            is_of_epochs = getattr(optimizer, "learning_rate", 0) and not counts_updates(optimizer.schedule)
+            if is_of_epochs and not optimizer.get_rate(num_epochs - 1):
                 warn(
                     f"{model.name}.fit: the learning rate is 0 in epoch {num_epochs}, so the weights do not "
                     f"change then: {describe(optimizer.schedule)} ends before {total}"

@@ -412,6 +412,9 @@ OP_TABLE: tuple[Op, ...] = (
        lambda be, dz, z, x, index: (be.build("slice_backward", dz, index=index, to=x.shape),),
        "a strided slice of x: (start, count, step) for each axis",
        shape_fn=functions.slice_shape, strides_fn=functions.slice_strides, **VIEW, **NO_METHOD),
+    Op("after", lambda xp, x, y=None: x,
+       lambda be, dz, z, x, y: (dz, None), "x; what is computed from it is computed after y", arity=2,
+       shape_fn=functions.first_shape, strides_fn=lambda strides, x, z: strides, **VIEW, **NO_METHOD),
     # --- slices and indices ---
     Op("slice_backward", functions.run_slice_backward,
        lambda be, dz, z, x, index, to: (be.build("slice", dz, index=index),),

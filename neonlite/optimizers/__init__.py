@@ -8,17 +8,19 @@ from neonlite.backend.objects import declare_builtin
 from neonlite.name_hints import module_getattr
 from neonlite.optimizers.optimizer import Optimizer, get_param_list
 from neonlite.optimizers.rules import (
-    Adadelta, Adagrad, Adam, AdamW, GradientDescentMomentum, LossScaling, MultiOptimizer, RMSProp, ShiftAdaMax,
+    LAMB, Adadelta, Adagrad, Adam, AdamW, GradientDescentMomentum, Lion, LossScaling, MultiOptimizer, Muon, NAdam,
+    RMSProp, ShiftAdaMax, WeightAverage,
 )
 from neonlite.optimizers.schedule import (
-    CosineSchedule, ExpSchedule, PolySchedule, PowerSchedule, ReducedSchedule, Schedule, ShiftSchedule, StepSchedule,
-    WarmupSchedule,
+    CosineSchedule, ExpSchedule, OneCycleSchedule, PolySchedule, PowerSchedule, ReducedSchedule, Schedule,
+    ShiftSchedule, StepSchedule, UpdateSchedule, WarmupSchedule,
 )
 
 __all__ = [
-    "Adadelta", "Adagrad", "Adam", "AdamW", "CosineSchedule", "ExpSchedule", "GradientDescentMomentum", "LossScaling",
-    "MultiOptimizer", "Optimizer", "PolySchedule", "PowerSchedule", "RMSProp", "ReducedSchedule", "Schedule",
-    "ShiftAdaMax", "ShiftSchedule", "StepSchedule", "WarmupSchedule", "get_param_list",
+    "LAMB", "Adadelta", "Adagrad", "Adam", "AdamW", "CosineSchedule", "ExpSchedule", "GradientDescentMomentum", "Lion",
+    "LossScaling", "MultiOptimizer", "Muon", "NAdam", "OneCycleSchedule", "Optimizer", "PolySchedule",
+    "PowerSchedule", "RMSProp", "ReducedSchedule", "Schedule", "ShiftAdaMax", "ShiftSchedule", "StepSchedule",
+    "UpdateSchedule", "WarmupSchedule", "WeightAverage", "get_param_list",
 ]
 # fmt: on
 

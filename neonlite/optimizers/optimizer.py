@@ -9,14 +9,17 @@ The states, and the number of updates t, belong to the parameters: lists of laye
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from itertools import groupby, islice
 from numbers import Real
-from operator import add, is_, truediv
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from operator import add, is_, or_, truediv
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
+from neonlite import typing
 from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.batch_size import global_batch_size, require_batch_size
 from neonlite.backend.concurrency import Cache
@@ -25,12 +28,12 @@ from neonlite.backend.planning.assignment import write_array
 from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
 from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number, check_signature
 from neonlite.initializers import compute_dtype
-from neonlite.messages import describe
+from neonlite.messages import describe, listed
 from neonlite.name_hints import OPTIMIZER, add_hints
-from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
+from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule, counts_updates
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.programs import Program, Trace
-from neonlite.tree_structure import refuse_in_trace, untraced
+from neonlite.programs import Program, Trace, flatten, label_leaves, operand_of, tracing, unflatten
+from neonlite.tree_structure import refuse_in_trace, transforms, untraced
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 Row = Sequence[Tensor]  # W, dW and the states of a parameter, or of adjacent parameters
 Owner = tuple[str, str]  # the name of the layer of a parameter, and of its class
+Container = TypeVar("Container")  # nested dicts, lists and tuples of arrays or tensors
 
 MAX_PROGRAMS = 16  # of an optimizer: for each list of parameters and batch size
 FRACTION_FIELDS = ("momentum_coef", "decay", "decay_rate", "beta_1", "beta_2")  # 0 <= x < 1
@@ -64,6 +68,9 @@ class Optimizer(NervanaObject):
     ----------
     state_names : tuple of str
         Names of the states of each parameter; all have the shape of the parameter, and start as zeros.
+    merges_parameters : bool
+        Whether parameters that are adjacent in memory may be updated as one column, as for a rule of single elements.
+        False if ``update_rule`` needs the shape or the norm of a parameter.
     stochastic_round : bool
         Whether 16-bit parameters are rounded stochastically, which preserves small updates on average. No effect on
         other dtypes.
@@ -84,6 +91,7 @@ class Optimizer(NervanaObject):
 
     needs_base_init = True
     state_names: tuple[str, ...] = ()
+    merges_parameters: bool = True
     stochastic_round: bool | float = False
     learning_rate: float
     gradient_clip_norm: float | None = None
@@ -174,7 +182,7 @@ class Optimizer(NervanaObject):
         return {"rate": self.get_rate(epoch)}
 
     def get_rate(self, epoch: float) -> float:
-        """Return the learning rate of an epoch.
+        """Return the learning rate of an epoch, or with an ``UpdateSchedule`` that after ``t`` updates.
 
         Parameters
         ----------
@@ -188,8 +196,8 @@ class Optimizer(NervanaObject):
         """
         if not hasattr(self, "learning_rate"):
             raise TypeError(f"{self.classnm}: expected an attribute learning_rate, got none. Set it in __init__.")
-        rate = self.schedule.get_learning_rate(self.learning_rate, epoch)
-        if type(rate) is float and 0 <= rate < math.inf:
+        rate = self.schedule.get_learning_rate(self.learning_rate, self.t if counts_updates(self.schedule) else epoch)
+        if (type(rate) is float and 0 <= rate < math.inf) or isinstance(rate, Operand):  # of an epoch that is a tensor
             return rate
         label = f"{self.classnm}: the learning rate of {type(self.schedule).__name__}, epoch={epoch}"
         return float(check_number(label, rate, 0))
@@ -236,37 +244,83 @@ class Optimizer(NervanaObject):
         if parameters := owned_parameters(layer_list):
             atomic(self._optimize, parameters, check_number(f"{self.classnm}: the epoch", epoch), last=self)
 
-    def step(
-        self,
-        parameters: Sequence[Tensor] | None = None,
-        gradients: Sequence[Operand] | None = None,
-        epoch: float = 0,
-    ) -> None:
-        """Update parameters by gradients, all in one assignment: for training loops with op-trees, also in ``jit``.
-
-        The gradients are not divided by the batch size, unlike in ``optimize``. The states of a parameter are its
-        attribute ``states``, those that ``optimize`` and checkpoints use as well.
+    def init(self, parameters: object) -> dict[str, Any]:
+        """Return the state with which ``step(parameters, gradients, state)`` starts.
 
         Parameters
         ----------
-        parameters : list of Tensor
-            The parameters, such as ``net.parameters``.
-        gradients : list of OpTreeNode or Tensor
-            The gradient of a cost with respect to each.
-        epoch : float, default 0
-            Index of the epoch, from 0, for the schedule.
+        parameters : dict, list or tuple of Array or Tensor
+            The parameters, in containers nested to any depth.
+
+        Returns
+        -------
+        dict
+            "t": the number of updates, 0, an array or tensor. For each of ``state_names``: zeros in the containers of
+            the parameters, in float32 for 16-bit parameters.
 
         Raises
         ------
         TypeError
-            Without parameters or gradients.
+            If a parameter is no array or tensor of floats, or the optimizer has no update rule, as a MultiOptimizer.
+        """
+        where = f"{self.classnm}.init"
+        self.check_rule(where)
+        structure, named = flatten_parameters(where, parameters)
+        like = next(iter(named.values()), None)
+        be: Any = typing.current_backend() if like is None else like.backend
+        count = be.zeros((1, 1), dtype="int32")
+        state: dict[str, Any] = {"t": like_array(like, count, None, ())}
+        for name in self.state_names:
+            operands = map(operand_of, named.values())
+            zeros = [be.zeros(w.shape, dtype=compute_dtype(w)) for w in operands]
+            state[name] = unflatten(structure, map(like_array, named.values(), zeros))
+        return state
+
+    @overload
+    def step(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], *, epoch: float = 0) -> None: ...
+    @overload
+    def step(
+        self, parameters: Container, gradients: object, state: dict[str, Any], epoch: float | Operand = 0
+    ) -> tuple[Container, dict[str, Any]]: ...
+    def step(self, parameters: Any = None, gradients: Any = None, state: Any = None, epoch: Any = 0) -> Any:
+        """Update parameters by gradients, as an expression or in one assignment: for training loops, also in ``jit``.
+
+        With a state, it changes nothing, and returns the new parameters and the new state. Parameters are then arrays
+        or tensors in nested dicts, lists and tuples. In a function that is compiled or transformed, as by ``grad``, the
+        results are op-trees; elsewhere, they are computed at once.
+
+        Without a state, it assigns to the parameters, a list of tensors. Their states are the attributes ``states``,
+        those that ``optimize`` and checkpoints use as well.
+
+        The gradients are not divided by the batch size, unlike in ``optimize``.
+
+        Parameters
+        ----------
+        parameters : list of Tensor, or container of Array or Tensor
+            The parameters, such as ``net.parameters``.
+        gradients : list of OpTreeNode or Tensor, or container of Array, Tensor or OpTreeNode
+            The gradient of a cost with respect to each; in a container by the same keys and indices.
+        state : dict, optional
+            The result of ``init(parameters)`` or of the last step.
+        epoch : float, default 0
+            Index of the epoch, from 0, for the schedule.
+
+        Returns
+        -------
+        None, or (container, dict)
+            With a state, the new parameters and the new state.
+
+        Raises
+        ------
+        TypeError
+            Without parameters or gradients, or if a parameter is not of a float dtype.
         ValueError
-            If the numbers or shapes of parameters and gradients differ.
+            If keys, numbers or shapes of parameters, gradients and state differ.
 
         Examples
         --------
         >>> import neonlite as nl
-        >>> from neonlite.optimizers import GradientDescentMomentum
+        >>> from neonlite.optimizers import Adam, GradientDescentMomentum
         >>> be = nl.gen_backend("cpu")
         >>> w, optimizer = be.array([[4.0]], name="w"), GradientDescentMomentum(0.1, 0)
         >>> @nl.jit
@@ -276,16 +330,91 @@ class Optimizer(NervanaObject):
         ...     return cost
         >>> [float(step().get()) for _ in range(3)]
         [16.0, 10.24..., 6.55...]
+
+        >>> adam = Adam(0.1)
+        >>> @nl.jit
+        ... def update(params, state):
+        ...     gradients = {"w": 2 * params["w"]}
+        ...     return adam.step(params, gradients, state)
+        >>> params = {"w": nl.array_api.asarray([4.0, -2.0])}
+        >>> state = adam.init(params)
+        >>> for _ in range(3):
+        ...     params, state = update(params, state)
+        >>> params["w"], int(state["t"])
+        (Array([ 3.7..., -1.7...], dtype=float32), 3)
         """
         if parameters is None or gradients is None:  # as in PyTorch
             raise TypeError(
                 f"{self.classnm}.step: expected parameters and their gradients, got none. Use "
                 "optimizer.step(net.parameters, gradients), or optimizer.optimize(model.layers_to_optimize, epoch=0)."
             )
+        if state is not None:
+            return self._step_containers(parameters, gradients, state, epoch)
         check_gradients(self.classnm, parameters, gradients)
         if parameters:
             epoch = check_number(f"{self.classnm}: the epoch", epoch)
             atomic(self._step_by, parameters, gradients, epoch, last=self)
+        return None
+
+    def _step_containers(self, parameters: Any, gradients: Any, state: Any, epoch: Any) -> tuple[Any, dict[str, Any]]:
+        """Return new parameters and the new state, given containers and the state; nothing changes."""
+        where = f"{self.classnm}.step"
+        self.check_rule(where)
+        structure, named = flatten_parameters(where, parameters)
+        given = match_leaves(where, "gradients", gradients, named, "Pass the gradient of each parameter by its key")
+        columns = [[*named.values()], given]
+        names = ("t", *self.state_names)
+        way_out = f"Start with {self.classnm}.init(parameters)"
+        if not isinstance(state, dict) or state.keys() != {*names}:
+            got = f"a dict with {', '.join(map(str, state))}" if isinstance(state, dict) else describe(state)
+            hint = f", or pass epoch={state}" if is_number(state) else ""
+            raise TypeError(f"{where}: expected a state with {', '.join(names)}, got {got}. {way_out}{hint}.")
+        for name in self.state_names:
+            values = match_leaves(where, f"the state {name}", state[name], named, way_out)
+            columns.append(values)
+        rows = [[*map(operand_of, row)] for row in zip(*columns, strict=True)]
+        epoch = operand_of(epoch)
+        epoch = epoch if isinstance(epoch, Operand) else check_number(f"{self.classnm}: the epoch", epoch)
+        trace = tracing()
+        if trace is not None:
+            trace.uses.append(AllSettings(self))
+        t = operand_of(state["t"])
+        be: Any = t.backend
+        rule = copy.copy(self)
+        rule.t = be.astype(t, "float64")  # scalars have the digits of those that optimize computes in Python
+        scalars = rule.get_scalars(epoch)
+        gradients = clip_norm(be, [be.astype(g, compute_dtype(w)) for w, g, *_ in rows], self.gradient_clip_norm)
+        results: list[Any] = [t + 1]
+        for (w, _, *states), g in zip(rows, gradients, strict=True):
+            dtype = compute_dtype(w)
+            cast = {name: be.astype(x, dtype) if isinstance(x, Operand) else x for name, x in scalars.items()}
+            new, *others = rule._update(be, w, g, states, cast)
+            results += [be.astype(new, w.info.dtype), *others]
+        is_live = None
+        if trace is not None or get_ident() in transforms:
+            is_live = reduce(or_, [getattr(x, "is_live", 0) for column in columns for x in column])
+        else:
+            results = be.evaluate(results)
+        count, *values = results
+        parts = []
+        for i in range(len(names)):
+            pairs = zip(columns[0], values[i :: len(names)], strict=True)
+            parts.append(unflatten(structure, (like_array(x, y, is_live) for x, y in pairs)))
+        return parts[0], dict(zip(names, [like_array(state["t"], count, is_live), *parts[1:]], strict=True))
+
+    def check_rule(self, where: str) -> None:
+        """Raise TypeError for an optimizer that calls others.
+
+        Parameters
+        ----------
+        where : str
+            The function of the error.
+        """
+        if type(self).update_rule is Optimizer.update_rule:
+            raise TypeError(
+                f"{where}: expected an optimizer with an update_rule, got {self.classnm}. Use an optimizer such as "
+                "Adam() for each part of the parameters."
+            )
 
     def _optimize(self, parameters: list[tuple[Owner, Parameter]], epoch: float) -> None:
         """Update parameters by a program, compiled once for these tensors and this batch size, and count the update."""
@@ -504,10 +633,12 @@ class Step:
     ) -> None:
         self.optimizer, self.epoch, self.divisors = optimizer, settings.epoch, settings.divisors
         self.be: Any = parameters[0].backend
-        self.kind, self.is_replayed = optimizer.kind, can_replay(optimizer)
+        self.rule: Optimizer = getattr(optimizer, "optimizer", optimizer)  # that which a WeightAverage wraps
+        self.kind, self.is_replayed = optimizer.kind, can_replay(self.rule)
         pairs: Any = list(zip(parameters, gradients, strict=True))
-        pairs = sort_by_address(pairs) if settings.merges else pairs
-        runs = contiguous_runs(pairs if settings.merges else [(w,) for w, _ in pairs])
+        merges = settings.merges and optimizer.merges_parameters
+        pairs = sort_by_address(pairs) if merges else pairs
+        runs = contiguous_runs(pairs) if merges else [[(w,)] for w, _ in pairs]
         optimizer._continue_states([w for w, _ in pairs], runs)
         counts = sorted({w.updates for w, _ in pairs})  # parameters of an equal number of updates have the same scalars
         # each parameter, the index of its number of updates, and its states
@@ -516,7 +647,7 @@ class Step:
         self.rows: list[tuple[int, Sequence[Any]]] = []  # this index; and the parameter, its gradient and its states
         for updates, part in groupby([(w, g, *w.states) for w, g in pairs], lambda row: row[0].updates):
             rows = list(part)
-            self.rows += [(counts.index(updates), x) for x in (merge_contiguous(rows) if settings.merges else rows)]
+            self.rows += [(counts.index(updates), x) for x in (merge_contiguous(rows) if merges else rows)]
         self.before: tuple[int, Any] = optimizer.t, counts  # the numbers of updates before the last ``count``
         self.counts = [t for _, t in counts]  # when the expressions are built
         self.scalars: list[dict[str, Any]] = [optimizer._get_scalars_at(t, self.epoch) for t in self.counts]
@@ -572,9 +703,7 @@ class Step:
         for _, (w, g, *_) in self.rows:
             g = be.astype(g, compute_dtype(w))
             gradients.append(reduce(truediv, self.divisors, g))
-        if limit := optimizer.gradient_clip_norm:
-            norm = be.sqrt(reduce(add, [be.reshape(be.sum(be.square(g)), (1, 1)) for g in gradients]))
-            gradients = [g * (limit / be.maximum(norm, limit)) for g in gradients]
+        gradients = clip_norm(be, gradients, self.rule.gradient_clip_norm)
         result: list[tuple[Tensor, Operand]] = []
         t = optimizer.t
         for (k, (w, _, *states)), g in zip(self.rows, gradients, strict=True):
@@ -582,6 +711,14 @@ class Step:
             result += zip([w, *states], optimizer._update(be, w, g, states, self.scalars[k]), strict=True)
         optimizer.t = t
         return result
+
+
+def clip_norm(be: Any, gradients: list[Any], limit: float | None) -> list[Any]:
+    """Return gradients scaled so that their norm is at most a limit, if there is one."""
+    if not limit or not gradients:
+        return gradients
+    norm = be.sqrt(reduce(add, [be.reshape(be.sum(be.square(g)), (1, 1)) for g in gradients]))
+    return [g * (limit / be.maximum(norm, limit)) for g in gradients]
 
 
 def check_gradients(where: str, parameters: Sequence[Tensor], gradients: Sequence[Operand]) -> None:
@@ -601,10 +738,70 @@ def check_gradients(where: str, parameters: Sequence[Tensor], gradients: Sequenc
         if not isinstance(w, Tensor) or w.info.dtype not in FLOAT_DTYPES or not hasattr(g, "info"):
             raise TypeError(
                 f"{where}.step: expected parameters as tensors of floats, and gradients as op-trees or tensors, got "
-                f"{describe(w)} and {describe(g)}"
+                f"{describe(w)} and {describe(g)}. For arrays and containers, pass a state: "
+                "optimizer.step(parameters, gradients, optimizer.init(parameters))."
             )
         if w.shape != g.shape:
             raise ValueError(f"{where}.step: expected a gradient of the shape of {describe(w)}, got {describe(g)}")
+
+
+# --- containers of parameters -----------------------------------------------------------------------------------------
+
+
+class AllSettings:
+    """All attributes of an optimizer but its counts: a change of one, also of the rate, compiles a function again."""
+
+    can_replay, unread_attributes = True, ("t", "_programs", "cuda_graphs")
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.__dict__ = vars(optimizer)
+
+
+def like_array(like: Any, x: Operand, is_live: int | None = None, shape: tuple[int, ...] | None = None) -> Any:
+    """Return an operand as an array if ``like`` is one; by default a variable if that is one."""
+    if not hasattr(like, "with_operand"):
+        return x
+    return like.with_operand(x, shape, like.is_live & 1 if is_live is None else is_live)
+
+
+def flatten_parameters(where: str, parameters: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the structure of a container, and its leaves by their keys; TypeError unless all are of floats."""
+    leaves: list[Any] = []
+    structure = flatten(parameters, leaves)
+    named = dict(zip(label_leaves(structure, "parameters"), leaves, strict=True))
+    for name, x in named.items():
+        operand = operand_of(x)
+        if not isinstance(operand, Operand) or operand.info.dtype not in FLOAT_DTYPES:
+            kind = f" of {operand.info.dtype}" if isinstance(operand, Tensor) and operand is x else ""
+            raise TypeError(
+                f"{where}: expected arrays or tensors of floats in nested dicts, lists and tuples, got {describe(x)}"
+                f"{kind} as {name}. Cast it to a float dtype, or pass it beside the parameters."
+            )
+    return structure, named
+
+
+def match_leaves(where: str, label: str, container: Any, named: dict[str, Any], way_out: str) -> list[Any]:
+    """Return the leaves of a container in the order of named parameters; an error unless keys and shapes are equal."""
+    leaves: list[Any] = []
+    structure = flatten(container, leaves)
+    found = dict(zip(label_leaves(structure, "parameters"), leaves, strict=True))
+    if found.keys() != named.keys():
+        names = [listed([x.removeprefix("parameters") for x in part]) for part in (named, found)]
+        raise ValueError(
+            f"{where}: expected {label} with the keys of the parameters, {names[0]}, got {names[1]}. {way_out}."
+        )
+    for name, w in named.items():
+        x = found[name]
+        if not isinstance(operand_of(x), Operand):
+            raise TypeError(
+                f"{where}: expected {label} as arrays, tensors or op-trees, got {describe(x)} for {name}. {way_out}."
+            )
+        if x.shape != w.shape:
+            raise ValueError(
+                f"{where}: expected {label} of the shapes of the parameters, {w.shape} for {name}, got {describe(x)}. "
+                f"{way_out}."
+            )
+    return [found[name] for name in named]
 
 
 def last_writer(optimizer: Any) -> Any:

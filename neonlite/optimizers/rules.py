@@ -1,4 +1,4 @@
-"""Optimizers: SGD with momentum, RMSProp, Adagrad, Adadelta, Adam, AdamW, ShiftAdaMax, MultiOptimizer, LossScaling."""
+"""Optimizers: SGD with momentum, RMSProp, Adagrad, Adadelta, Adam and its variants, Lion, Muon, and those of others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neonlite.optimizers.optimizer import Optimizer, Row, Settings, get_param_li
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.tree_structure import untraced
-from neonlite.typing import OperandLike
+from neonlite.typing import Model, OperandLike
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
@@ -297,7 +297,7 @@ class Adam(Optimizer):
             ``1 - beta_1^t`` and ``sqrt(1 - beta_2^t)`` in step t.
         """
         t = self.t + 1
-        return 1 - self.beta_1**t, math.sqrt(1 - self.beta_2**t)
+        return 1 - self.beta_1**t, (1 - self.beta_2**t) ** 0.5
 
     def get_scalars(self, epoch: float) -> dict[str, float]:
         first, second = self.bias_correction()
@@ -392,6 +392,286 @@ class AdamW(Adam):
 
 
 @checked_dataclass
+class NAdam(Adam):
+    """Adam with Nesterov's momentum, whose coefficient grows to ``beta_1``.
+
+    Formula: ``w = w - l (mu_(t+1) m / (1 - p_(t+1)) + (1 - mu_t) g / (1 - p_t)) / (sqrt(v') + epsilon)``, with m and v
+    of Adam, ``v' = v / (1 - beta_2^t)``, ``mu_t = beta_1 (1 - 0.96^(t momentum_decay) / 2)`` and
+    ``p_t = mu_1 ... mu_t``, as in PyTorch.
+
+    Parameters
+    ----------
+    stochastic_round : bool, or float
+        Whether 16-bit parameters are rounded stochastically; default: False. A number as the first argument is the
+        learning rate.
+    learning_rate : float
+        Learning rate l before the schedule is applied; default: 0.002.
+    beta_1, beta_2 : float
+        Decay rates of m and v per step, in [0, 1); default: 0.9 and 0.999.
+    epsilon : float
+        Added to the square root of v'; default: 1e-8.
+    gradient_clip_norm, gradient_clip_value, param_clip_value : float, optional
+        Largest norm of all gradients, and largest magnitude of an element of a gradient, and of a parameter; default:
+        no limit.
+    name : str, optional
+        Name; default: the class name and a counter.
+    schedule : Schedule
+        Learning-rate schedule; default: constant.
+    momentum_decay : float
+        The rate at which mu approaches ``beta_1``, > 0; default: 0.004.
+
+    References
+    ----------
+    Dozat, "Incorporating Nesterov Momentum into Adam", 2016.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import NAdam
+    >>> optimizer = NAdam(0.002, momentum_decay=0.01)
+    """
+
+    learning_rate: float = 0.002
+    name: str | None = None
+    momentum_decay: float = 0.004
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_attributes(self, "momentum_decay", above=0)
+
+    def get_scalars(self, epoch: float) -> dict[str, float]:
+        t, second = self.t + 1, self.bias_correction()[1]
+        (mu, product), (next_mu, next_product) = self._momentum(t), self._momentum(t + 1)
+        rate = self.get_rate(epoch) * second
+        return {
+            "rate": rate * next_mu / (1 - next_product),
+            "gradient_rate": rate * (1 - mu) / (1 - product),
+            "epsilon": self.epsilon * second,
+        }
+
+    def _momentum(self, t: Any) -> tuple[Any, Any]:
+        """Return mu_t and the product mu_1 ... mu_t, also of a tensor t.
+
+        With q = 0.96^momentum_decay, the logarithm of the product is t log(beta_1) plus that of 1 - q^i / 2 for each i,
+        a series of powers of q^i, whose sums over i are polynomials of q^t.
+        """
+        q = 0.96**self.momentum_decay
+        power, weights = q**t, [(q / 2) ** k / (k * (1 - q**k)) for k in range(1, 54)]
+        series = reduce(lambda total, x: (total + x) * power, reversed(weights), 0.0)
+        return self.beta_1 * (1 - power / 2), self.beta_1**t * math.e ** (series - sum(weights))
+
+    def update_rule(
+        self,
+        be: Backend,
+        w: Operand,
+        g: Operand,
+        states: Row,
+        rate: float,
+        gradient_rate: float = 0,
+        epsilon: float = 1e-8,
+    ) -> Sequence[Operand]:
+        decrease, m, v = self.compute_step(be, g, states, rate, epsilon)
+        return [w - decrease - gradient_rate * g / (be.sqrt(v) + epsilon), m, v]
+
+
+@checked_dataclass
+class LAMB(Adam):
+    """Adam whose step of each parameter has a norm in proportion to that of the parameter: for large minibatches.
+
+    Formula: ``w = w - l |w| / |r| r``, with ``r = m' / (sqrt(v') + epsilon) + wdecay w`` and m', v' of AdamW. If a norm
+    is 0, the quotient is 1.
+
+    Parameters
+    ----------
+    stochastic_round : bool, or float
+        Whether 16-bit parameters are rounded stochastically; default: False. A number as the first argument is the
+        learning rate.
+    learning_rate : float
+        Learning rate l before the schedule is applied; default: 0.001.
+    beta_1, beta_2 : float
+        Decay rates of m and v per step, in [0, 1); default: 0.9 and 0.999.
+    epsilon : float
+        Added to the square root of v'; default: 1e-6.
+    gradient_clip_norm, gradient_clip_value, param_clip_value : float, optional
+        Largest norm of all gradients, and largest magnitude of an element of a gradient, and of a parameter; default:
+        no limit.
+    name : str, optional
+        Name; default: the class name and a counter.
+    schedule : Schedule
+        Learning-rate schedule; default: constant.
+    wdecay : float
+        Weight decay; default: 0.01.
+
+    References
+    ----------
+    You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 Minutes", 2020, algorithm 2.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import LAMB
+    >>> optimizer = LAMB(0.002, wdecay=0.1)
+    """
+
+    epsilon: float = 1e-6
+    name: str | None = None
+    wdecay: float = 0.01
+
+    merges_parameters = False
+
+    def get_scalars(self, epoch: float) -> dict[str, float]:
+        first, second = self.bias_correction()
+        return {"rate": self.get_rate(epoch), "correction": second / first, "epsilon": self.epsilon * second}
+
+    def update_rule(
+        self,
+        be: Backend,
+        w: Operand,
+        g: Operand,
+        states: Row,
+        rate: float,
+        correction: float = 1,
+        epsilon: float = 1e-6,
+    ) -> Sequence[Operand]:
+        step, m, v = self.compute_step(be, g, states, correction, epsilon)
+        step = step + self.wdecay * w if self.wdecay else step
+        norm_w, norm_step = norm(be, w), norm(be, step)
+        ratio = be.where(be.minimum(norm_w, norm_step) > 0, norm_w / norm_step, 1.0)
+        return [w - rate * ratio * step, m, v]
+
+
+@checked_dataclass
+class Lion(Optimizer):
+    """Lion: the sign of a moving average of gradients, with decoupled weight decay.
+
+    Formula: ``w = w - l (sign(beta_1 m + (1 - beta_1) g) + wdecay w)``, ``m = beta_2 m + (1 - beta_2) g``.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Learning rate l before the schedule is applied, a third to a tenth of that of AdamW; default: 0.0001.
+    beta_1, beta_2 : float
+        Weight of m in the step, and its decay rate per step, in [0, 1); default: 0.9 and 0.99.
+    wdecay : float
+        Weight decay, 3 to 10 times that of AdamW; default: 0.
+    stochastic_round : bool
+        Whether 16-bit parameters are rounded stochastically; default: False.
+    gradient_clip_norm, gradient_clip_value, param_clip_value : float, optional
+        Largest norm of all gradients, and largest magnitude of an element of a gradient, and of a parameter; default:
+        no limit.
+    name : str, optional
+        Name; default: the class name and a counter.
+    schedule : Schedule
+        Learning-rate schedule; default: constant.
+
+    References
+    ----------
+    Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, program 1.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import Lion
+    >>> optimizer = Lion(0.0003, wdecay=0.1)
+    """
+
+    learning_rate: float = 0.0001
+    beta_1: float = 0.9
+    beta_2: float = 0.99
+    wdecay: float = 0.0
+    stochastic_round: bool = False
+    gradient_clip_norm: float | None = None
+    gradient_clip_value: float | None = None
+    param_clip_value: float | None = None
+    name: str | None = None  # type: ignore[assignment]
+    schedule: Schedule = CONSTANT_SCHEDULE
+
+    state_names = ("mean",)
+
+    def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
+        step = be.sgn(self.beta_1 * states[0] + (1 - self.beta_1) * g)
+        step = step + self.wdecay * w if self.wdecay else step
+        return [w - rate * step, self.beta_2 * states[0] + (1 - self.beta_2) * g]
+
+
+@checked_dataclass
+class Muon(Optimizer):
+    """Muon: Nesterov's momentum whose steps of matrices are orthogonalized, with decoupled weight decay.
+
+    Formula: ``m = mu m + (1 - mu) g``, ``d = mu m + (1 - mu) g``, ``w = w - l (s O(d) + wdecay w)``, where O(d) is
+    approximately the orthogonal matrix ``U V^T`` of the singular value decomposition of d, and
+    ``s = 0.2 sqrt(max(rows, columns))``: elements have the size of those of Adam, so rates of AdamW can be used. For
+    parameters that are no matrices, or that have one row or column, ``s O(d)`` is d. The reference trains these,
+    embeddings and the output layer by AdamW: ``MultiOptimizer({"default": Muon(), "Bias": AdamW(), "out": AdamW()})``.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Learning rate l before the schedule is applied; default: 0.001.
+    momentum_coef : float
+        Momentum mu, in [0, 1); default: 0.95.
+    wdecay : float
+        Weight decay; default: 0.1.
+    stochastic_round : bool
+        Whether 16-bit parameters are rounded stochastically; default: False.
+    gradient_clip_norm, gradient_clip_value, param_clip_value : float, optional
+        Largest norm of all gradients, and largest magnitude of an element of a gradient, and of a parameter; default:
+        no limit.
+    name : str, optional
+        Name; default: the class name and a counter.
+    schedule : Schedule
+        Learning-rate schedule; default: constant.
+
+    References
+    ----------
+    Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; the factor s: Liu et al., "Muon is
+    Scalable for LLM Training", 2025, equation 4.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import AdamW, MultiOptimizer, Muon
+    >>> optimizer = MultiOptimizer({"default": Muon(0.002), "Bias": AdamW(0.002), "BatchNorm": AdamW(0.002)})
+    """
+
+    learning_rate: float = 0.001
+    momentum_coef: float = 0.95
+    wdecay: float = 0.1
+    stochastic_round: bool = False
+    gradient_clip_norm: float | None = None
+    gradient_clip_value: float | None = None
+    param_clip_value: float | None = None
+    name: str | None = None  # type: ignore[assignment]
+    schedule: Schedule = CONSTANT_SCHEDULE
+
+    state_names = ("momentum",)
+    merges_parameters = False
+
+    def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
+        m = self.momentum_coef * states[0] + (1 - self.momentum_coef) * g
+        step = self.momentum_coef * m + (1 - self.momentum_coef) * g
+        if len(w.shape) == 2 and min(w.shape) > 1:
+            step = 0.2 * math.sqrt(max(w.shape)) * orthogonalize(be, step)
+        step = step + self.wdecay * w if self.wdecay else step
+        return [w - rate * step, m]
+
+
+def norm(be: Backend, x: Operand) -> Operand:
+    """Return the norm of all elements."""
+    return be.sqrt(be.sum(be.square(x)))
+
+
+def orthogonalize(be: Backend, x: Operand) -> Operand:
+    """Return about U V^T of the singular value decomposition of a matrix, by five iterations of Newton and Schulz.
+
+    The singular values of the result are from 0.7 to 1.2, unless those of x are below a thousandth of its norm.
+    """
+    is_tall = x.shape[0] > x.shape[1]
+    x = x.T if is_tall else x
+    x = x / (norm(be, x) + 1e-7)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (2.0315 * (gram @ gram) - 4.775 * gram) @ x
+    return x.T if is_tall else x
+
+
+@checked_dataclass
 class ShiftAdaMax(Optimizer):
     """AdaMax with multiplications replaced by bit shifts, for binary networks.
 
@@ -437,7 +717,8 @@ class ShiftAdaMax(Optimizer):
     state_names = ("mean", "max_gradient")
 
     def get_scalars(self, epoch: float) -> dict[str, float]:
-        return {"rate": self.get_rate(epoch) / float(1 - self.beta_1 ** (epoch + 1))}
+        correction: float = 1 - self.beta_1 ** (epoch + 1)
+        return {"rate": self.get_rate(epoch) / correction}
 
     def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         m = self.beta_1 * states[0] + (1 - self.beta_1) * g
@@ -565,6 +846,105 @@ class OptimizerWrapper(Optimizer):
         return cast(Optimizer, self.optimizer)
 
 
+@checked_dataclass
+class WeightAverage(OptimizerWrapper):
+    """Wrap an optimizer: beside each parameter, keep the exponential moving average of its values after each update.
+
+    Formula: ``a = decay a + (1 - decay) w``; the average is ``a / (1 - decay^t)`` after t updates. It is a state of the
+    parameter: checkpoints store it, ``fit`` continues it, and a step that fails leaves it unchanged. Moments of
+    ``BatchNorm`` are not averaged.
+
+    Parameters
+    ----------
+    optimizer : Optimizer or str
+        An optimizer with an update rule, or its name such as "adam". For a MultiOptimizer, wrap those that it contains;
+        wrap LossScaling around this one.
+    decay : float
+        Decay rate of the average per update, in [0, 1); default: 0.999.
+    name : str, optional
+        Name; default: the class name and a counter.
+
+    Raises
+    ------
+    TypeError
+        If ``optimizer`` is not an optimizer with an update rule.
+
+    References
+    ----------
+    Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> from neonlite.optimizers import Adam, WeightAverage
+    >>> be, optimizer = nl.gen_backend("cpu"), WeightAverage(Adam(0.01), decay=0.9)
+    >>> model = nl.Model([nl.layers.Affine(1)])
+    >>> history = model.fit([[0.0], [1.0]], [1.0, 3.0], optimizer=optimizer, progress_bar=False)
+    >>> optimizer.averaged(model).predict([[0.0], [1.0]]).shape
+    (2,)
+    """
+
+    optimizer: Optimizer | str
+    decay: float = 0.999
+    name: str | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.wrapped.check_rule(self.classnm)
+        self.state_names = (*self.wrapped.state_names, "average")
+        self.merges_parameters = self.wrapped.merges_parameters
+
+    @property
+    def kind(self) -> str:
+        return f"{self.classnm}Of{self.wrapped.classnm}({', '.join(self.state_names)})"
+
+    def averaged(self, model: Model) -> Model:
+        """Return a copy of a model with the averages as weights: to evaluate it, predict with it, or save it.
+
+        Parameters
+        ----------
+        model : Model
+            A model that this optimizer trains.
+
+        Returns
+        -------
+        Model
+            The copy. The model itself is unchanged.
+
+        Raises
+        ------
+        ValueError
+            If the model has no averages of this optimizer.
+        """
+        result, found = model.copy(), False
+        for (w, _), states in get_param_list(result.layers.leaves()):
+            kind, t = w.updates or ("", 0)
+            if kind == self.kind and t:
+                w[:], found = states[-1] / (1 - self.decay**t), True
+        if not found:
+            raise ValueError(
+                f"{self.classnm}.averaged: expected a model that was trained by {self.name}, got {model.name} without "
+                "averages. Call model.fit(X, y, optimizer=optimizer) first."
+            )
+        return result
+
+    def _get_scalars_at(self, t: int, epoch: float) -> dict[str, Any]:
+        self.t = t
+        return self.wrapped._get_scalars_at(t, epoch)
+
+    def _update(self, be: Backend, w: Tensor, g: Operand, states: Row, scalars: dict[str, Any]) -> list[Any]:
+        self.wrapped.t = self.t
+        new, *others = self.wrapped._update(be, w, g, states[:-1], scalars)
+        return [new, *others, self.decay * states[-1] + (1 - self.decay) * new]
+
+    def get_state(self) -> dict[str, Any]:
+        return {"t": self.t, "optimizer": self.wrapped.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.t = state["t"]
+        self.wrapped.set_state(state["optimizer"])
+
+
 def layer_class_names() -> set[str]:
     """Return the names of all classes of layers, also of those that no network contains."""
     classes: list[Any] = [NervanaObject]
@@ -585,7 +965,11 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "adam": Adam,
     "adamw": AdamW,
     "gradientdescentmomentum": GradientDescentMomentum,
+    "lamb": LAMB,
+    "lion": Lion,
     "momentum": GradientDescentMomentum,
+    "muon": Muon,
+    "nadam": NAdam,
     "nesterov": partial(GradientDescentMomentum, nesterov=True),
     "rmsprop": RMSProp,
     "sgd": partial(GradientDescentMomentum, momentum_coef=0.0),

@@ -1,12 +1,12 @@
-"""Learning-rate schedules: the learning rate of an epoch as a pure function of the epoch.
+"""Learning-rate schedules: the learning rate as a pure function of the epoch, or of the number of updates.
 
-Schedules have no state, so training can resume at any epoch.
+Schedules have no state, so training can resume at any epoch. Each is a schedule of the index of the epoch, as in neon;
+within an ``UpdateSchedule``, its epochs are updates. The position may be a tensor, as in a compiled function.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from neonlite.backend.validation import (
 )
 from neonlite.messages import describe
 from neonlite.name_hints import SCHEDULE, add_hints
+from neonlite.optree import Operand
 
 
 @add_hints(SCHEDULE)
@@ -50,6 +51,7 @@ class Schedule(NervanaObject):
     """
 
     needs_base_init = True
+    counts_updates: bool = False  # whether the position is the number of updates, and not the epoch
     lower_limits: ClassVar[dict[str, float]] = {}  # of the arguments of a subclass
 
     def __init__(self, step_config: int | Sequence[int] | None = None, change: float | Sequence[float] = 1.0) -> None:
@@ -89,11 +91,27 @@ class Schedule(NervanaObject):
         if self.step_config is None:
             return learning_rate
         if not isinstance(self.step_config, list):
-            return float(learning_rate * self.change ** (epoch // self.step_config))
-        num_passed = bisect_right(self.step_config, epoch)
-        if isinstance(self.change, list):
-            return float(self.change[num_passed - 1]) if num_passed else learning_rate
-        return float(learning_rate * self.change**num_passed)
+            return learning_rate * self.change ** (epoch // self.step_config)
+        rate: float = learning_rate
+        for k, step in enumerate(self.step_config):
+            rate = choose(epoch >= step, self.change[k] if isinstance(self.change, list) else rate * self.change, rate)
+        return rate
+
+
+def choose(condition: Any, x: Any, y: Any) -> Any:
+    """Return x if a condition holds, else y, also for a condition of tensors."""
+    return condition.backend.where(condition, x, y) if isinstance(condition, Operand) else x if condition else y
+
+
+def smaller(x: Any, y: Any) -> Any:
+    """Return the smaller of two numbers or tensors."""
+    return choose(x < y, x, y)
+
+
+def cosine_ramp(fraction: Any) -> Any:
+    """Return (1 - cos(pi x)) / 2, which rises from 0 to 1 as x does, and stays there."""
+    angle = math.pi * smaller(fraction, 1.0)
+    return (1 - (angle.backend.cos(angle) if isinstance(angle, Operand) else math.cos(angle))) / 2
 
 
 def check_epochs(schedule: Schedule) -> None:
@@ -163,7 +181,7 @@ class PowerSchedule(Schedule):
     lower_limits: ClassVar = {"step_config": 1, "change": 0}
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
-        return float(learning_rate * self.change ** (epoch // self.step_config))
+        return learning_rate * self.change ** (epoch // self.step_config)
 
 
 @checked_dataclass
@@ -202,8 +220,9 @@ class PolySchedule(Schedule):
     lower_limits: ClassVar = {"total_epochs": 1, "power": 0}
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
-        remaining = max(1 - epoch / self.total_epochs, 0.0)
-        return float(learning_rate * remaining**self.power) if remaining else 0.0
+        remaining = choose(epoch < self.total_epochs, 1 - epoch / self.total_epochs, 0.0)
+        rate: float = choose(remaining > 0, learning_rate * remaining**self.power, 0.0)
+        return rate
 
 
 @checked_dataclass
@@ -224,12 +243,15 @@ class ShiftSchedule(Schedule):
     lower_limits: ClassVar = {"interval": 1, "shift_size": 0}
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
-        return float(learning_rate * 2.0 ** (-self.shift_size * (epoch // self.interval)))
+        return learning_rate * 2.0 ** (-self.shift_size * (epoch // self.interval))
 
 
 @checked_dataclass
 class CosineSchedule(Schedule):
     """Cosine annealing: ``final + (rate - final) (1 + cos(pi epoch / total_epochs)) / 2``, then ``final``.
+
+    With a warmup, the rate is ``rate (epoch + 1) / (warmup + 1)`` before the epoch ``warmup``; from there on, the
+    cosine has the remaining ``total_epochs - warmup`` epochs.
 
     Parameters
     ----------
@@ -237,6 +259,8 @@ class CosineSchedule(Schedule):
         Epoch at which the rate reaches ``final``.
     final : float
         Final rate; default: 0.
+    warmup : float
+        Number of epochs of warmup, less than ``total_epochs``; default: 0.
 
     References
     ----------
@@ -245,12 +269,67 @@ class CosineSchedule(Schedule):
 
     total_epochs: float
     final: float = 0.0
+    warmup: float = 0.0
 
-    lower_limits: ClassVar = {"total_epochs": 1, "final": 0}
+    lower_limits: ClassVar = {"total_epochs": 1, "final": 0, "warmup": 0}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(f"{self.classnm}: warmup", self.warmup, 0, self.total_epochs)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
-        fraction = (1 + math.cos(math.pi * min(epoch / self.total_epochs, 1.0))) / 2
-        return self.final + (learning_rate - self.final) * fraction
+        fraction = 1 - cosine_ramp((epoch - self.warmup) / (self.total_epochs - self.warmup))
+        rising = learning_rate * (epoch + 1) / (self.warmup + 1)
+        rate: float = choose(epoch < self.warmup, rising, self.final + (learning_rate - self.final) * fraction)
+        return rate
+
+
+@checked_dataclass
+class OneCycleSchedule(Schedule):
+    """One cycle: from ``rate / div_factor`` up to the rate, then down to a small one, each along a half cosine.
+
+    The rate of the optimizer is reached at ``peak = pct_start total_epochs - 1``. From ``total_epochs - 1`` on, it is
+    ``rate / div_factor / final_div_factor``. This is PyTorch's OneCycleLR, without its cycle of the momentum.
+
+    Parameters
+    ----------
+    total_epochs : float
+        Number of epochs of the cycle; in an ``UpdateSchedule``, of updates.
+    pct_start : float
+        Fraction of them in which the rate increases, less than 1; default: 0.3.
+    div_factor, final_div_factor : float
+        The rate divided by the first rate, and the first rate divided by the last one; default: 25 and 10,000.
+
+    References
+    ----------
+    Smith and Topin, "Super-Convergence: Very Fast Training of Neural Networks Using Large Learning Rates", 2018.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import OneCycleSchedule
+    >>> [round(OneCycleSchedule(10, 0.4).get_learning_rate(1.0, epoch), 2) for epoch in range(10)]
+    [0.04, 0.28, 0.76, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07, 0.0]
+    """
+
+    total_epochs: float
+    pct_start: float = 0.3
+    div_factor: float = 25.0
+    final_div_factor: float = 1e4
+
+    lower_limits: ClassVar = {"div_factor": 1, "final_div_factor": 1}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_attributes(self, "pct_start", above=0, high=1)
+        check_number(f"{self.classnm}: pct_start * total_epochs", self.pct_start * self.total_epochs, above=1)
+
+    def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
+        first, peak = learning_rate / self.div_factor, self.pct_start * self.total_epochs - 1
+        rising = first + (learning_rate - first) * cosine_ramp(epoch / peak)
+        last = first / self.final_div_factor
+        falling = learning_rate + (last - learning_rate) * cosine_ramp((epoch - peak) / (self.total_epochs - 1 - peak))
+        rate: float = choose(epoch < peak, rising, falling)
+        return rate
 
 
 @checked_dataclass
@@ -283,10 +362,12 @@ class WarmupSchedule(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_schedule(self)
+        self.counts_updates = counts_updates(self.schedule)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         rate = self.schedule.get_learning_rate(learning_rate, epoch)
-        return rate * min((epoch + 1) / (self.epochs + 1), 1.0)
+        warm: float = smaller((epoch + 1) / (self.epochs + 1), 1.0)
+        return rate * warm
 
 
 @checked_dataclass
@@ -321,10 +402,52 @@ class ReducedSchedule(Schedule):
         check_schedule(self)
         check_attributes(self, "scale", low=0, at_most=1)
         check_attributes(self, "min_rate", low=0)
+        self.counts_updates = counts_updates(self.schedule)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         rate = self.schedule.get_learning_rate(learning_rate, epoch)
-        return max(self.scale * rate, min(rate, self.min_rate))
+        limit, reduced = smaller(rate, self.min_rate), self.scale * rate
+        result: float = choose(reduced > limit, reduced, limit)
+        return result
+
+
+@checked_dataclass
+class UpdateSchedule(Schedule):
+    """A schedule whose epochs are updates of the parameters: the rate of each step instead of that of each epoch.
+
+    The position is the number of updates t before a step, from 0: that of the parameter, which checkpoints store and
+    ``fit`` continues. A skipped step of a ``LossScaling`` is no update. ``epoch=`` has no effect. ``fit`` makes
+    ``epochs * dataset.nbatches`` updates.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The schedule, with numbers of updates as numbers of epochs. ``PowerSchedule(1, 0.999)`` decays exponentially.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import Adam, CosineSchedule, UpdateSchedule
+    >>> optimizer = Adam(0.003, schedule=UpdateSchedule(CosineSchedule(10_000, warmup=500)))
+    >>> optimizer.t = 499
+    >>> round(optimizer.get_rate(epoch=0), 4)
+    0.003
+    """
+
+    schedule: Schedule
+
+    counts_updates = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_schedule(self)
+
+    def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
+        return self.schedule.get_learning_rate(learning_rate, epoch)
+
+
+def counts_updates(schedule: Any) -> bool:
+    """Return whether the position of a schedule, maybe of a custom class, is the number of updates."""
+    return getattr(schedule, "counts_updates", False)
 
 
 def check_schedule(owner: Any) -> None:

@@ -31,7 +31,7 @@ SUMS_OF_PRODUCTS = MATRIX_OPS | RECURRENT
 # their vectors are unique but for the sign, and are compared by their squares
 SIGN_FREE = {"qr_q", "qr_r", "svd_u", "svd_vh", "eigh_vectors"}
 INTEGER_OPS = {op.name for op in OP_TABLE if op.integers_only}  # floats are refused
-FLAT_OPERANDS = {("shift", 1), ("where", 0), ("copysign", 1), ("nextafter", 1)}
+FLAT_OPERANDS = {("shift", 1), ("where", 0), ("copysign", 1), ("nextafter", 1), ("after", 1)}
 ROW = {op.name: op for op in OP_TABLE}
 
 
@@ -330,6 +330,7 @@ MAKERS: dict[str, Callable[[Op], Iterator[Case]]] = {
 }
 MAKERS |= {"dot": dot, "matmul": matmul, "transpose": transpose, "reshape": reshape, "broadcast": broadcast}
 MAKERS |= {
+    "after": lambda op: (Case(op.name, pair, {}) for pair in PAIRS),
     "slice": slices,
     "slice_backward": unslices,
     "concat": concat,

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 from neonlite.optimizers import (
+    LAMB,
     Adadelta,
     Adagrad,
     Adam,
     AdamW,
     GradientDescentMomentum,
+    Lion,
+    Muon,
+    NAdam,
     PowerSchedule,
     RMSProp,
     ShiftAdaMax,
@@ -122,6 +126,46 @@ def adamw(w, g, m, t, epoch, lr, b1, b2, eps, wd):
     return w - lr * wd * w - lr * (m["m"] / (1 - b1**t)) / (np.sqrt(m["v"] / (1 - b2**t)) + eps)
 
 
+def nadam(w, g, m, t, epoch, lr, b1, b2, eps, psi):
+    mu = b1 * (1 - 0.5 * 0.96 ** (t * psi))
+    after = b1 * (1 - 0.5 * 0.96 ** ((t + 1) * psi))
+    m["p"] = m.get("p", 1) * mu
+    m["m"] = b1 * m.get("m", 0) + (1 - b1) * g
+    m["v"] = b2 * m.get("v", 0) + (1 - b2) * g**2
+    step = after * m["m"] / (1 - m["p"] * after) + (1 - mu) * g / (1 - m["p"])
+    return w - lr * step / (np.sqrt(m["v"] / (1 - b2**t)) + eps)
+
+
+def lamb(w, g, m, t, epoch, lr, b1, b2, eps, wd):
+    m["m"] = b1 * m.get("m", 0) + (1 - b1) * g
+    m["v"] = b2 * m.get("v", 0) + (1 - b2) * g**2
+    r = (m["m"] / (1 - b1**t)) / (np.sqrt(m["v"] / (1 - b2**t)) + eps) + wd * w
+    size, length = np.linalg.norm(w.ravel()), np.linalg.norm(r.ravel())
+    return w - lr * (size / length if size and length else 1) * r
+
+
+def lion(w, g, m, t, epoch, lr, b1, b2, wd):
+    before = m.get("m", np.zeros_like(w))
+    m["m"] = b2 * before + (1 - b2) * g
+    return w * (1 - lr * wd) - lr * np.sign(b1 * before + (1 - b1) * g)
+
+
+def newton_schulz(x):
+    u, s, v = np.linalg.svd(x, full_matrices=False)
+    s = s / (np.sqrt((s**2).sum()) + 1e-7)
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    return u @ np.diag(s) @ v
+
+
+def muon(w, g, m, t, epoch, lr, mu, wd):
+    m["m"] = mu * m.get("m", 0) + (1 - mu) * g
+    d = mu * m["m"] + (1 - mu) * g
+    if w.ndim == 2 and 1 not in w.shape:
+        d = 0.2 * math.sqrt(max(w.shape)) * newton_schulz(d)
+    return w - lr * wd * w - lr * d
+
+
 def power_of_two(y):
     return np.sign(y) * 2.0 ** np.rint(np.log2(np.abs(y)))
 
@@ -180,6 +224,26 @@ EQUATIONS = {
         adamw,
         {"lr": 0.1, "b1": 0.5, "b2": 0.8, "eps": 1e-2, "wd": 0.3, **SAME},
     ),
+    "nadam": (lambda: NAdam(), nadam, {"lr": 0.002, "b1": 0.9, "b2": 0.999, "eps": 1e-8, "psi": 0.004}),
+    "nadam, clipped": (
+        lambda: NAdam(False, 0.1, 0.5, 0.8, 1e-2, momentum_decay=0.3, **CLIPS),
+        nadam,
+        {"lr": 0.1, "b1": 0.5, "b2": 0.8, "eps": 1e-2, "psi": 0.3, **SAME},
+    ),
+    "lamb": (lambda: LAMB(), lamb, {"lr": 0.001, "b1": 0.9, "b2": 0.999, "eps": 1e-6, "wd": 0.01}),
+    "lamb, clipped": (
+        lambda: LAMB(False, 0.1, 0.5, 0.8, 1e-2, wdecay=0.0, **CLIPS),
+        lamb,
+        {"lr": 0.1, "b1": 0.5, "b2": 0.8, "eps": 1e-2, "wd": 0.0, **SAME},
+    ),
+    "lion": (lambda: Lion(), lion, {"lr": 0.0001, "b1": 0.9, "b2": 0.99, "wd": 0.0}),
+    "lion, clipped": (
+        lambda: Lion(0.01, 0.5, 0.8, 0.3, **CLIPS),
+        lion,
+        {"lr": 0.01, "b1": 0.5, "b2": 0.8, "wd": 0.3, **SAME},
+    ),
+    "muon": (lambda: Muon(), muon, {"lr": 0.001, "mu": 0.95, "wd": 0.1}),
+    "muon, clipped": (lambda: Muon(0.1, 0.5, 0.0, **CLIPS), muon, {"lr": 0.1, "mu": 0.5, "wd": 0.0, **SAME}),
     "shiftadamax": (lambda: ShiftAdaMax(), shiftadamax, {"lr": 0.002, "b1": 0.9, "b2": 0.999, "eps": 1e-8}),
     "shiftadamax, fast": (
         lambda: ShiftAdaMax(False, 0.3, 0.5, 0.8, 1e-2),

@@ -100,6 +100,7 @@ ORACLE: dict[str, Callable[..., Array]] = {
     "transpose": lambda x, axes: x.transpose(axes),
     "reshape": lambda x, to: x.reshape(to),
     "broadcast": lambda x, to: np.zeros(to) + x,
+    "after": lambda x, y: x,
     "slice": lambda x, index: x[places(index)],
     "slice_backward": unslice,
     "concat": lambda *xs, axis: np.concatenate(xs, axis),
@@ -273,7 +274,11 @@ def grow(r: random.Random, be: Backend, known: list[Node], kinds: list[str]) -> 
         box = some_box(r, be, shape)
         part = be.build("slice", x, index=box)
         choices = [part, part, be.build("slice_backward", part, index=box, to=shape)]
-        choices += [be.transpose(x, r.sample(range(len(shape)), len(shape))), x.T]
+        choices += [
+            be.build("after", x, r.choice(known)[0]),
+            be.transpose(x, r.sample(range(len(shape)), len(shape))),
+            x.T,
+        ]
         return r.choice(choices + [be.reshape(x, to) for to in ((-1, 1), shape[::-1], (1, *shape)) if size]), m
     if kind == "dot":
         (x, m), (y, limit) = tame(be, (x, m), 60), tame(be, r.choice(known), 60)

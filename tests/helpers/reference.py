@@ -556,6 +556,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "transpose": transpose,
     "reshape": reshape,
     "broadcast": broadcast,
+    "after": lambda x, y: x,
     "slice": lambda x, index: picked(x, [count for _, count, _ in index], in_box(index)),
     "slice_backward": lambda x, index, to: moved(x, to, in_box(index)),
     "concat": concat,

@@ -50,13 +50,17 @@ from neonlite.layers import (
     TransformerBlock,
 )
 from neonlite.optimizers import (
+    LAMB,
     Adadelta,
     Adagrad,
     Adam,
     AdamW,
     GradientDescentMomentum,
+    Lion,
     LossScaling,
     MultiOptimizer,
+    Muon,
+    NAdam,
     RMSProp,
     ShiftAdaMax,
 )
@@ -150,6 +154,10 @@ OPTIMIZER_OF_NAME = {
     "adam": Adam(learning_rate=0.001),
     "adamw": AdamW(learning_rate=0.001),
     "shiftadamax": ShiftAdaMax(),
+    "nadam": NAdam(learning_rate=0.002),
+    "lamb": LAMB(learning_rate=0.001),
+    "lion": Lion(0.0001),
+    "muon": Muon(0.001, 0.95),
 }
 INITIALIZER_OF_NAME = {
     "zeros": Constant(0.0),
@@ -213,7 +221,7 @@ def test_every_name_is_tested():
             "optimizers.rules",
             nl.optimizers.Optimizer,
             OPTIMIZERS,
-            {"MultiOptimizer", "OptimizerWrapper", "LossScaling"},
+            {"MultiOptimizer", "OptimizerWrapper", "LossScaling", "WeightAverage"},
         ),
         ("initializers", Initializer, initializer_names(True), {"Array"}),
     ],
@@ -392,7 +400,7 @@ def test_a_short_network_learns_iris(be):
 # --- optimizers ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", [Adam, AdamW, RMSProp, Adagrad, ShiftAdaMax])
+@pytest.mark.parametrize("cls", [Adam, AdamW, LAMB, NAdam, RMSProp, Adagrad, ShiftAdaMax])
 def test_a_float_by_position_is_the_learning_rate_although_neons_first_argument_is_another(cls):
     assert (cls(0.01).learning_rate, cls(0.01).stochastic_round) == (0.01, False)
     assert cls(np.float64(0.5)).learning_rate == 0.5

@@ -15,7 +15,19 @@ from helpers.runtimes import lacks
 from neonlite import Backend, NervanaObject
 from neonlite.initializers import Array as Given, Constant, Gaussian
 from neonlite.layers import Activation, Layer, Linear, LookupTable
-from neonlite.optimizers import Adadelta, Adagrad, Adam, AdamW, GradientDescentMomentum, RMSProp, ShiftAdaMax
+from neonlite.optimizers import (
+    LAMB,
+    Adadelta,
+    Adagrad,
+    Adam,
+    AdamW,
+    GradientDescentMomentum,
+    Lion,
+    Muon,
+    NAdam,
+    RMSProp,
+    ShiftAdaMax,
+)
 from neonlite.transforms import Tanh
 
 Array = np.ndarray[Any, Any]
@@ -109,6 +121,10 @@ OPTIMIZERS = [
     Adadelta(),
     Adam(),
     AdamW(),
+    LAMB(),
+    Lion(),
+    Muon(),
+    NAdam(),
     ShiftAdaMax(),
 ]
 

@@ -34,7 +34,7 @@ def run(be, optimizer, layers, is_compiled, steps=STEPS, start=0):
     ws = [layer.W for layer in layers]
 
     def step(gs, epoch):
-        optimizer.step(ws, [g / N for g in gs], epoch)
+        optimizer.step(ws, [g / N for g in gs], epoch=epoch)
 
     step = nl.jit(step) if is_compiled else step
     result = []
@@ -131,7 +131,7 @@ def test_gradients_are_expressions_of_the_parameters(be64, rng):
 
     def step(epoch):
         cost = sum(be.sum(w * w * w) for w in ws) * be.sum(ws[0])
-        optimizer.step(ws, nl.Autodiff(cost, be).get_grad_op_tree(ws), epoch)
+        optimizer.step(ws, nl.Autodiff(cost, be).get_grad_op_tree(ws), epoch=epoch)
         return cost
 
     compiled, memories = nl.jit(step), [{} for _ in ws]
@@ -184,7 +184,7 @@ def test_no_parameters_are_no_step(be):
         (lambda be, o, w: o.step([w, w], [w, w]), ValueError, "expected each parameter once"),
         (lambda be, o, w: o.step([w * 1], [w]), TypeError, "expected parameters as tensors of floats"),
         (lambda be, o, w: o.step([w], [1.0]), TypeError, "expected parameters as tensors of floats, and gradients as"),
-        (lambda be, o, w: o.step([w], [w], "one"), (TypeError, ValueError), "the epoch"),
+        (lambda be, o, w: o.step([w], [w], epoch="one"), (TypeError, ValueError), "the epoch"),
         (lambda be, o, w: Optimizer().step([w], [w]), TypeError, "expected an attribute learning_rate"),
     ],
 )

@@ -24,7 +24,18 @@ from helpers.optimizer_equations import (
 )
 
 import neonlite as nl
-from neonlite.optimizers import Adadelta, Adagrad, Adam, AdamW, MultiOptimizer, RMSProp
+from neonlite.optimizers import (
+    LAMB,
+    Adadelta,
+    Adagrad,
+    Adam,
+    AdamW,
+    LossScaling,
+    MultiOptimizer,
+    Muon,
+    NAdam,
+    RMSProp,
+)
 
 
 class Bias(Layer):
@@ -95,6 +106,10 @@ PYTORCH = {
         lambda: AdamW(False, 0.05, 0.8, 0.9, 1e-3, wdecay=0.2),
         lambda t, p: t.optim.AdamW(p, 0.05, (0.8, 0.9), 1e-3, weight_decay=0.2),
     ),
+    "nadam": (
+        lambda: NAdam(0.05, beta_1=0.8, beta_2=0.9, epsilon=1e-3, momentum_decay=0.02),
+        lambda t, p: t.optim.NAdam(p, 0.05, (0.8, 0.9), 1e-3, momentum_decay=0.02),
+    ),
     "adam": (lambda: Adam(False, 0.05, 0.8, 0.9, 1e-3), lambda t, p: t.optim.Adam(p, 0.05, (0.8, 0.9), 1e-3)),
 }
 
@@ -114,8 +129,9 @@ def test_optimizers_that_pytorch_has_too_give_the_same_weights(name):
             eps_of_step(other, step + 1)
         other.step()
         optimizer.optimize(layers, 0)
+    tolerance = 1e-7 if name == "nadam" else 1e-12  # PyTorch has the product of the momenta in float32
     for w, param in zip(weights(layers), params, strict=True):
-        np.testing.assert_allclose(w, param.detach().numpy(), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(w, param.detach().numpy(), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("limit", [0.5, 1e6])
@@ -138,6 +154,74 @@ def test_gradients_are_clipped_before_the_update_rule_as_by_clip_grad_norm(name,
         optimizer.optimize(layers, 0)
     for w, param in zip(weights(layers), params, strict=True):  # PyTorch adds 1e-6 to the norm
         np.testing.assert_allclose(w, param.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_muon_gives_the_weights_of_pytorch_to_the_digits_of_its_16_bit_products():
+    torch = pytest.importorskip("torch")
+    be = nl.gen_backend("cpu", batch_size=N)
+    layers = network(be, shapes=[(4, 3), (3, 8)])
+    params = [torch.nn.Parameter(torch.from_numpy(w)) for w in weights(layers)]
+    other = torch.optim.Muon(params, 0.05, 0.2, adjust_lr_fn="match_rms_adamw")
+    optimizer = Muon(0.05, wdecay=0.2)
+    for step in range(10):
+        for param, g in zip(params, gradients(layers, step), strict=True):
+            param.grad = torch.from_numpy(g / N).to(torch.float32)
+        other.step()
+        optimizer.optimize(layers)
+    for w, param in zip(weights(layers), params, strict=True):
+        np.testing.assert_allclose(w, param.detach().numpy(), atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["lamb", "muon"])
+def test_a_rule_of_whole_parameters_is_part_of_a_multi_optimizer_and_of_loss_scaling(be64, name):
+    make, rule, options = EQUATIONS[name]
+    layers = network(be64)
+    optimizer = LossScaling(MultiOptimizer({"default": make(), "layer1": GDM(0.1, 0.9)}))
+    optimizer.scale_errors(be64.ones((1, 1)) * 1)  # as gradients below are not of a network
+    be64.bsz = N
+    start, gs = weights(layers), []
+    for step in range(4):
+        gs.append(gradients(layers, step))
+        for layer in layers:
+            layer.dW[:] = layer.dW * optimizer.scale
+        optimizer.optimize(layers)
+    expected = textbook(rule, start, gs, [0] * 4, **options)
+    expected[1] = textbook(gdm, start[1:2], [g[1:2] for g in gs], [0] * 4, lr=0.1, mu=0.9)[0]
+    for w, x in zip(weights(layers), expected, strict=True):
+        np.testing.assert_allclose(w, x, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["lamb", "lion", "muon", "nadam"])
+def test_a_fit_by_the_name_of_a_rule_is_resumed_from_a_checkpoint_to_the_same_bits(tmp_path, name):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
+
+    def trained(*epochs, resumes=False):
+        nl.gen_backend("cpu", rng_seed=0)
+        model = nl.Model([nl.layers.Affine(8, activation="tanh"), nl.layers.Affine(2, activation="softmax")])
+        for n in epochs:
+            model.fit(X, y, epochs=n, optimizer=None if model.optimizer else name, progress_bar=False)
+            if resumes:
+                model = nl.Model(model.save_params(tmp_path / "model.neon"))
+        return model
+
+    first, second = trained(4), trained(2, 2, resumes=True)
+    assert first.optimizer.classnm.lower() == second.optimizer.classnm.lower() == name
+    for x, y in zip(first.get_weights().values(), second.get_weights().values(), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_a_zero_parameter_leaves_zero_by_lamb(cpu):
+    layers = network(cpu)
+    layers[1].W[:] = 0
+    train(LAMB(0.5), layers, 1)
+    np.testing.assert_allclose(np.abs(weights(layers)[1][layers[1].dW.get() != 0]), 0.5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("decay", [0, -1])
+def test_the_momentum_of_nadam_has_a_positive_decay(decay):
+    with pytest.raises(ValueError, match="expected a finite number > 0 for momentum_decay"):
+        NAdam(momentum_decay=decay)
 
 
 CLIPPED = {name: make for name, make in MAKERS.items() if name.endswith("clipped")}

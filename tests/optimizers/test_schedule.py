@@ -9,19 +9,23 @@ import numpy as np
 import pytest
 from helpers.optimizer_equations import GDM, N, network, train, weights
 
+import neonlite as nl
 from neonlite.optimizers import (
     Adagrad,
     Adam,
     AdamW,
     CosineSchedule,
     ExpSchedule,
+    OneCycleSchedule,
     PolySchedule,
     PowerSchedule,
+    ReducedSchedule,
     RMSProp,
     Schedule,
     ShiftAdaMax,
     ShiftSchedule,
     StepSchedule,
+    UpdateSchedule,
     WarmupSchedule,
 )
 
@@ -44,6 +48,13 @@ SCHEDULES = [
     (ShiftSchedule(3, 2), [1, 1, 1, 0.25, 0.25, 0.25, 0.0625, 0.0625]),
     (CosineSchedule(4), [1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0, 0, 0, 0]),
     (CosineSchedule(2, 0.2), [1, 0.6, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2]),
+    (CosineSchedule(6, warmup=2), [1 / 3, 2 / 3, 1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0, 0]),
+    (CosineSchedule(4, 0.2, 2), [1 / 3, 2 / 3, 1, 0.6, 0.2, 0.2, 0.2, 0.2]),
+    (
+        OneCycleSchedule(7, 3 / 7, 10, 2),
+        [0.1, 0.55, 1, 0.525 + 0.95 * 0.5**1.5, 0.525, 0.525 - 0.95 * 0.5**1.5, 0.05, 0.05],
+    ),
+    (UpdateSchedule(PowerSchedule(1, 0.5)), [0.5**k for k in range(8)]),
     (WarmupSchedule(3), [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]),
     (WarmupSchedule(0), [1] * 8),
     (WarmupSchedule(1, PowerSchedule(2, 0.1)), [0.5, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]),
@@ -56,6 +67,125 @@ def test_schedules_give_these_rates_in_any_order_of_epochs(schedule, rates):
         assert schedule.get_learning_rate(1.0, epoch) == pytest.approx(rates[epoch], abs=1e-15)
         if not isinstance(schedule, CosineSchedule) and not isinstance(schedule.__dict__.get("change"), list):
             assert schedule.get_learning_rate(0.3, epoch) == pytest.approx(0.3 * rates[epoch], abs=1e-15)
+
+
+@pytest.mark.parametrize(("schedule", "rates"), SCHEDULES, ids=lambda x: getattr(x, "classnm", ""))
+def test_the_epoch_may_be_a_tensor_of_a_compiled_function(be64, schedule, rates):
+    rate = nl.jit(lambda epoch: be64.ones((1, 1)) * schedule.get_learning_rate(0.5, epoch))
+    for epoch in range(8):
+        expected = schedule.get_learning_rate(0.5, epoch)
+        assert rate(be64.array([[float(epoch)]])).item() == pytest.approx(expected, abs=1e-12)
+    assert len(rate.programs) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"pct_start": 0.5, "div_factor": 10, "final_div_factor": 100}])
+def test_one_cycle_is_that_of_pytorch(options):
+    torch = pytest.importorskip("torch")
+    other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 1.0)
+    peer = torch.optim.lr_scheduler.OneCycleLR(other, 0.3, total_steps=40, cycle_momentum=False, **options)
+    schedule = OneCycleSchedule(40, **options)
+    for step in range(40):
+        assert schedule.get_learning_rate(0.3, step) == pytest.approx(peer.get_last_lr()[0], rel=1e-9)
+        other.step()
+        if step < 39:
+            peer.step()
+
+
+# --- schedules of the number of updates ----------------------------------------------------------------------------
+
+
+def decayed(updates, rate=0.5):
+    return rate * 0.9**updates
+
+
+def sgd():
+    return GDM(0.5, 0.0, schedule=UpdateSchedule(PowerSchedule(1, 0.9)))
+
+
+def test_an_update_schedule_counts_the_steps_of_optimize_whatever_the_epoch(be64):
+    layers, optimizer, total = network(be64), sgd(), 0.0
+    before = weights(layers)
+    be64.bsz = N
+    for step in range(4):
+        for layer in layers:
+            layer.dW[:] = N
+        optimizer.optimize(layers, epoch=step // 3)
+        total += decayed(step)
+    for w, x in zip(weights(layers), before, strict=True):
+        np.testing.assert_allclose(w, x - total, rtol=1e-12)
+
+
+@pytest.mark.parametrize("has_state", [False, True])
+def test_an_update_schedule_counts_the_steps_of_a_compiled_function(be64, has_state):
+    optimizer, total = sgd(), 0.0
+    w, one = be64.zeros((1, 1)), be64.ones((1, 1))
+    params, state = [w], optimizer.init([w])
+    step = nl.jit(optimizer.step if has_state else lambda w, g: optimizer.step([w_of_loop], g))
+    w_of_loop = w
+    for k in range(4):
+        if has_state:
+            params, state = step(params, [one], state)
+        else:
+            step(one, [one])
+        total += decayed(k)
+        assert params[0].item() == pytest.approx(-total, rel=1e-12)
+    assert len(step.programs) == 1
+
+
+@pytest.mark.parametrize("wrap", [lambda s: WarmupSchedule(3, s), lambda s: ReducedSchedule(s, 0.5)])
+def test_schedules_around_an_update_schedule_count_updates_too(wrap):
+    optimizer = GDM(1.0, schedule=wrap(UpdateSchedule(PowerSchedule(1, 0.5))))
+    optimizer.t = 2
+    assert optimizer.get_rate(epoch=7) == optimizer.schedule.get_learning_rate(1.0, 2)
+
+
+def test_a_fit_that_is_resumed_within_an_epoch_continues_its_update_schedule(tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
+
+    class Interrupt(nl.callbacks.Callback):
+        def on_minibatch_end(self, epoch, minibatch):
+            if self.model.layers.parameters[0].updates[1] == 7:
+                self.model.finished = True
+
+    def trained(*callbacks):
+        nl.gen_backend("cpu", rng_seed=0)
+        model = nl.Model([nl.layers.Affine(2, activation="softmax")])
+        schedule = UpdateSchedule(CosineSchedule(20, warmup=5))
+        model.fit(X, y, epochs=3, batch_size=8, optimizer=Adam(0.1, schedule=schedule), callbacks=callbacks)
+        return model
+
+    whole, half = trained(), trained(Interrupt())
+    assert half.minibatch_index == 2
+    resumed = nl.Model(half.save_params(tmp_path / "model.neon"))
+    resumed.fit(X, y, epochs=2, batch_size=8)
+    for a, b in zip(whole.get_weights().values(), resumed.get_weights().values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(half.get_weights().popitem()[1], whole.get_weights().popitem()[1])
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_rate_that_ends_at_zero_after_updates_is_no_reason_to_warn():
+    nl.gen_backend("cpu")
+    optimizer = Adam(0.1, schedule=UpdateSchedule(PolySchedule(4, 1)))
+    for _ in range(2):  # two models, the second one with an optimizer whose t is beyond the end
+        nl.Model([nl.layers.Affine(1)]).fit(
+            [[0.0], [1.0]], [1.0, 2.0], epochs=6, optimizer=optimizer, progress_bar=False
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CosineSchedule(4, warmup=4), "expected a finite number >= 0 and < 4 for warmup, got 4"),
+        (lambda: OneCycleSchedule(3), "> 1 for pct_start"),
+        (lambda: OneCycleSchedule(30, 1), "number > 0 and < 1 for pct_start, got 1"),
+        (lambda: OneCycleSchedule(30, div_factor=0.5), "expected a finite number >= 1 for div_factor"),
+    ],
+)
+def test_limits_of_a_schedule_are_checked_when_it_is_created(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_a_cosine_schedule_ends_at_its_final_rate():

@@ -233,11 +233,11 @@ def find_last_reads(plan: Plan) -> dict[int, int]:
     """Return the last stage that reads each value from memory."""
     last: dict[int, int] = {}
     for v, step in plan.numbered_steps:
-        if step.kind != "view":
-            for x in step.inputs:
-                if isinstance(x, int):
-                    u = plan.view_base(x)
-                    last[u] = max(last.get(u, -1), plan.stage_of[v])
+        is_view = step.kind == "view"  # of the first operand; another one is only to be known before
+        for x in step.inputs[is_view:]:
+            if isinstance(x, int):
+                u = plan.view_base(x)
+                last[u] = max(last.get(u, -1), plan.stage_of.get(u, -1) + 1 if is_view else plan.stage_of[v])
     return last
 
 

@@ -362,7 +362,7 @@ class StepList:
 
     def _view_strides(self, step: Step) -> tuple[float, ...]:
         """Return the strides of a view, by the rule of its op."""
-        (v,) = (x for x in step.inputs if isinstance(x, int))
+        v = next(x for x in step.inputs if isinstance(x, int))
         if step.op.strides_fn is None:
             return (math.nan,) * len(step.shape)
         return step.op.strides_fn(self._strides(v), self.shape(v), step.shape, **step.attrs)
@@ -393,7 +393,7 @@ def build_stages(plan: StepList) -> list[Stage]:
     for v, step in plan.numbered_steps:
         inputs = [x for x in step.inputs if isinstance(x, int)]
         if step.kind == "view":
-            level[v] = ready[v] = ready[inputs[0]]
+            level[v] = ready[v] = max(ready[x] for x in inputs)
             continue
         if domain := _iteration_domain(plan, step):
             fusable = [_can_fuse(plan, x, domain) for x in inputs]

@@ -28,11 +28,13 @@ from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import LSTM, Affine, BatchNorm, Conv, Dropout, Layer, LookupTable, Pooling, RecurrentLast
 from neonlite.models import Model
 from neonlite.optimizers import (
+    LAMB,
     Adam,
     AdamW,
     GradientDescentMomentum,
     LossScaling,
     MultiOptimizer,
+    Muon,
     Optimizer,
     RMSProp,
     ShiftAdaMax,
@@ -633,6 +635,8 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
         0.1, 0.9, wdecay=0.01, gradient_clip_norm=0.5, schedule=RATES
     ),
     "RMSProp": lambda: RMSProp(learning_rate=0.02, schedule=RATES),
+    "LAMB": lambda: LAMB(learning_rate=0.02, schedule=RATES),
+    "Muon": lambda: Muon(learning_rate=0.02, schedule=RATES),
     "ShiftAdaMax": lambda: ShiftAdaMax(learning_rate=0.02, schedule=RATES),
     "several": lambda: MultiOptimizer({"default": Adam(), "Bias": GradientDescentMomentum(0.1, 0.9)}),
     "scaled losses": lambda: LossScaling(Adam(), scale=64.0),

@@ -45,6 +45,7 @@ def movements(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
         x.T + (y * 2).T,
         be.reshape(x * 2, (8, 32)),
         be.broadcast_to(x[:1], SHAPE) + y,
+        be.build("after", x, y * 3) + 1,
         x[1:13:3, ::-2] * be.build("slice", y * 2, index=((1, 4, 3), (15, 8, -2))),
         be.take(x, rows, axis=0),
         be.take(x, rows, axis=1),
