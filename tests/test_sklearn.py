@@ -30,6 +30,7 @@ from neonlite.sklearn import NeonClassifier, NeonRegressor
 from neonlite.transforms import Rectlin
 
 SMALL = {"layers": (20,), "epochs": 20, "learning_rate": 0.02}
+SHORT = {"layers": (20,), "epochs": 10, "learning_rate": 0.04}
 BOTH = [NeonClassifier, NeonRegressor]
 both = pytest.mark.parametrize("cls", BOTH)
 
@@ -40,7 +41,7 @@ def expected_failures(estimator):
     return {"check_sample_weight_equivalence_on_dense_data": reason}
 
 
-@parametrize_with_checks([cls(**SMALL) for cls in BOTH], expected_failed_checks=expected_failures)
+@parametrize_with_checks([cls(**SHORT) for cls in BOTH], expected_failed_checks=expected_failures)
 def test_the_checks_of_scikit_learn_pass(estimator, check):
     check(estimator)
 

@@ -18,6 +18,7 @@ from typing import Any, get_overloads
 
 import pytest
 from helpers.documentation_code import ROOT, extract_page, write_programs
+from helpers.parametrize import each
 
 import neonlite as nl
 from neonlite import Backend
@@ -173,7 +174,7 @@ COMPLETED = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("text", "names"), COMPLETED.items())
+@each("text, names", COMPLETED.items())
 def test_jupyter_completes_names(text: str, names: str, cpu: Backend) -> None:
     jedi = pytest.importorskip("jedi")
     x = cpu.ones((2, 2))

@@ -63,9 +63,11 @@ def off(analytic: Any, numeric: Any) -> float:
     return float((abs(analytic - numeric) / size).max())
 
 
-def slope(f: Callable[..., Any], xs: Sequence[Any], k: int, direction: Any) -> Any:
-    """Return the derivative along a direction in operand k by a central difference."""
-    up, down = ([*xs[:k], xs[k] + sign * STEP * direction, *xs[k + 1 :]] for sign in (1, -1))
+def slope(f: Callable[..., Any], xs: Sequence[Any], directions: dict[int, Any]) -> Any:
+    """Return the derivative along a direction in some operands, by their numbers, by a central difference."""
+    up, down = (
+        [x + sign * STEP * directions[k] if k in directions else x for k, x in enumerate(xs)] for sign in (1, -1)
+    )
     return (f(*up) - f(*down)) / (2 * STEP)
 
 

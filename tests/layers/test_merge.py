@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.network_cases import INIT, Grower, all_errors, conv3, listed, numbers
-from helpers.networks import Careful, MultiplyByTwo, branching, close, data, needs_torch, ready
+from helpers.networks import Careful, MultiplyByTwo, branching, check_gradient, close, data, needs_torch, ready
 from helpers.parametrize import thinned
-from helpers.reference import numerical_gradient
 
 from neonlite import Autodiff, Backend, gen_backend
 from neonlite.layers import (
@@ -294,7 +293,7 @@ def test_outputs_match_the_textbook_and_deltas_and_gradients_are_numerical_gradi
         return float(sum(np.sum(e * y) for e, y in zip(E, listed(formula(P, *X)), strict=True)))
 
     for got, a in zip([*listed(deltas), *net.gradients], [*X, *P], strict=True):
-        close(got, numerical_gradient(total, a), 1e-7)
+        check_gradient(got.get(), total, a, rng)
     for got, want in zip([*inputs, *errors], [*X, *E], strict=True):
         close(got, want, 0)
 
@@ -596,7 +595,7 @@ def test_a_custom_layer_is_safe_anywhere_in_a_network(be64, rng, rude, where):
             close(got, want)
         net.bprop(error)
         for got, a in zip([net.deltas, *net.gradients], [X, *P], strict=True):
-            close(got, numerical_gradient(total, a), 1e-7)
+            check_gradient(got.get(), total, a, rng)
         close(x, X, 0)
         for got, want in zip(error, E, strict=True):
             close(got, want, 0)

@@ -66,9 +66,9 @@ CRITIC = {"k": 3, "wgan_param_clamp": 0.2}
         "off",
     ),  # off: the tolerance of the covariances, large for the first cost, which is known for it
     [
-        ("modified", Adam(learning_rate=0.002, beta_1=0.5), {}, 80, 2),
-        ("wasserstein", RMSProp(learning_rate=0.003), CRITIC, 160, 0.4),
-        ("wasserstein", RMSProp(learning_rate=0.003), {**CRITIC, "noise_type": "uniform"}, 160, 1),
+        ("modified", Adam(learning_rate=0.004, beta_1=0.5), {}, 40, 2),
+        ("wasserstein", RMSProp(learning_rate=0.006), CRITIC, 80, 0.4),
+        ("wasserstein", RMSProp(learning_rate=0.006), {**CRITIC, "noise_type": "uniform"}, 80, 1),
     ],
 )
 def test_a_gan_learns_the_mean_and_covariance_of_the_data(func, optimizer, more, epochs, off):

@@ -45,7 +45,7 @@ def test_a_network_learns_to_classify_stripes(name):
     X, y = stripes()
     data = ArrayIterator(X, y, nclass=3, shuffle=True)
     model = Model(SMALL[name]())
-    model.fit(data, CrossEntropyMulti(), Adam(learning_rate=0.01), num_epochs=30)
+    model.fit(data, CrossEntropyMulti(), Adam(learning_rate=0.01), num_epochs=15)
     assert model.layers.out_shape == 3
     assert model.eval(data, Accuracy())[0] > 0.9
 
@@ -57,9 +57,9 @@ def test_a_network_accepts_images_of_the_size_of(name, shape):
     rng = np.random.default_rng(0)
     data = ArrayIterator(rng.normal(size=(8, *shape)), rng.integers(0, 10, 8), nclass=10)
     model = Model(zoo.MODELS[name]())
-    model.fit(data, CrossEntropyMulti(), Adam(learning_rate=0.001), num_epochs=1)
+    model.fit(data, CrossEntropyMulti(), Adam(learning_rate=0.002), num_epochs=1)
     first = model.total_cost
-    model.fit(data, CrossEntropyMulti(), model.optimizer, num_epochs=5)
+    model.fit(data, CrossEntropyMulti(), model.optimizer, num_epochs=3)
     assert 1 < first < 10  # log 10 is the cost of guessing
     assert model.total_cost < 0.95 * first
 

@@ -332,9 +332,12 @@ FUNCTION_RULES: dict[Any, Callable[..., Any]] = {
     np.copy: lambda meta, x, **_: x.new_like(x.shape, x.element),
     np.linalg.qr: qr_rule,
 }
-VIEW_FUNCTIONS = (np.transpose, np.moveaxis, np.swapaxes, np.squeeze, np.expand_dims, np.broadcast_to, np.flip)
-REDUCTION_FUNCTIONS = (np.sum, np.prod, np.mean, np.max, np.min, np.any, np.all, np.argmax, np.argmin)
-FUNCTION_RULES |= {function: view_rule(function) for function in (*VIEW_FUNCTIONS, np.diagonal)}
+# Annotated, as mypy takes seconds to join the overloads of these functions.
+Functions = tuple[Callable[..., Any], ...]
+VIEW_FUNCTIONS: Functions = (np.transpose, np.moveaxis, np.swapaxes, np.squeeze, np.expand_dims, np.broadcast_to)
+VIEW_FUNCTIONS += (np.flip, np.diagonal)
+REDUCTION_FUNCTIONS: Functions = (np.sum, np.prod, np.mean, np.max, np.min, np.any, np.all, np.argmax, np.argmin)
+FUNCTION_RULES |= {function: view_rule(function) for function in VIEW_FUNCTIONS}
 FUNCTION_RULES[np.linalg.diagonal] = lambda meta, x: meta.make_view(np.diagonal, 0, -2, -1)
 FUNCTION_RULES |= {function: reduction_rule(function) for function in REDUCTION_FUNCTIONS}
 FUNCTION_RULES |= {function: elementwise_rule(function) for function in (np.where, np.clip, np.round)}

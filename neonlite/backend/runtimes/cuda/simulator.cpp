@@ -1,37 +1,47 @@
 // The part of the simulator that is the same for all kernels, follows simulator.h, and is compiled once.
+#include <setjmp.h>
 #include <ucontext.h>
 
 dim3 gridDim, blockDim, blockIdx, threadIdx;
 
-struct Fiber { bool done; ucontext_t context; char stack[30000]; };
+// The threads of a block take turns. _setjmp and _longjmp switch between them: swapcontext makes system calls.
+struct Fiber { bool done; jmp_buf resume; ucontext_t start; char stack[30000]; };
 static Fiber* fibers;  // one per thread of a block, allocated by the host
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static void (*thread_body)();
 
-void __syncthreads() { swapcontext(&fibers[threadIdx.x].context, &scheduler); }
-static void run_fiber() { thread_body(), fibers[threadIdx.x].done = true; }
+void __syncthreads() { if (!_setjmp(fibers[threadIdx.x].resume)) _longjmp(scheduler, 1); }
+static void run_fiber() { for (;;) __syncthreads(), thread_body(), fibers[threadIdx.x].done = true; }
+
+static void start_fibers()
+{
+    for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
+        Fiber& fiber = fibers[threadIdx.x];
+        getcontext(&fiber.start);
+        fiber.start.uc_stack.ss_sp = fiber.stack;
+        fiber.start.uc_stack.ss_size = sizeof fiber.stack;
+        makecontext(&fiber.start, run_fiber, 0);
+        if (!_setjmp(scheduler)) setcontext(&fiber.start);  // until it waits for the first block
+    }
+}
 
 static void run_with_barriers()
 {
-    for (unsigned t = 0; t < blockDim.x; ++t) {
-        Fiber& fiber = fibers[t];
-        fiber.done = false;
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack;
-        fiber.context.uc_stack.ss_size = sizeof fiber.stack;
-        fiber.context.uc_link = &scheduler;
-        makecontext(&fiber.context, run_fiber, 0);
-    }
+    for (unsigned t = 0; t < blockDim.x; ++t) fibers[t].done = false;
     for (bool any_running = true; any_running;) {
         any_running = false;
-        for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x)
-            if (!fibers[threadIdx.x].done) any_running = true, swapcontext(&scheduler, &fibers[threadIdx.x].context);
+        for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
+            if (fibers[threadIdx.x].done) continue;
+            any_running = true;
+            if (!_setjmp(scheduler)) _longjmp(fibers[threadIdx.x].resume, 1);
+        }
     }
 }
 
 void run(const unsigned* grid, unsigned block, void (*kernel)(), void* stacks, bool uses_barriers)
 {
     gridDim = {grid[0], grid[1], 1}, blockDim = {block, 1, 1}, thread_body = kernel, fibers = (Fiber*)stacks;
+    if (uses_barriers) start_fibers();
     for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)
         for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x)
             if (uses_barriers)

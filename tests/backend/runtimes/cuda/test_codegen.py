@@ -367,7 +367,7 @@ def test_a_result_that_is_read_by_itself_and_through_a_view_is_in_memory(sim: Ba
     np.testing.assert_allclose(by_itself.get(), np.maximum(x * 9, wanted), 1e-6)
 
 
-LARGE = [((7, 300_000), 1), ((300_000, 7), 0), ((600, 900), (0, 1)), ((9000, 2, 40), 0)]
+LARGE = [((7, 60_000), 1), ((60_000, 7), 0), ((400, 300), (0, 1)), ((4000, 2, 40), 0)]
 
 
 @pytest.mark.long

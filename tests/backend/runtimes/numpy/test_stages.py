@@ -28,6 +28,7 @@ LARGE, LARGER, DEEP = (547, 529), (727, 731), (47, 67, 89)
 def test_the_large_arrays_are_large() -> None:
     assert MAX_UNTILED_ELEMENTS < math.prod(LARGE) < MIN_THREADED_ELEMENTS < math.prod(LARGER)
     assert math.prod(DEEP) > MAX_UNTILED_ELEMENTS
+    assert MAX_UNTILED_ELEMENTS < 8 * math.prod(LARGE_EIGHTH) < MIN_THREADED_ELEMENTS < 8 * math.prod(LARGER_EIGHTH)
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +69,21 @@ def agree(
             np.testing.assert_allclose(a, b, rtol, rtol * max(1.0, np.abs(b).max()), err_msg=be.name)
 
 
-@pytest.mark.parametrize("shape", [LARGE, LARGER], ids=str)
+@pytest.fixture
+def eighths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Divide the limits by 8, so that arrays of an eighth of the elements are large."""
+    limits = ("MAX_UNTILED_ELEMENTS", "BLOCK_ELEMENTS", "MAX_BLOCK_ELEMENTS", "MIN_THREADED_ELEMENTS")
+    for name in limits:
+        monkeypatch.setattr(stages, name, getattr(stages, name) // 8)
+
+
+LARGE_EIGHTH, LARGER_EIGHTH = (193, 187), (257, 259)
+
+
+@pytest.mark.parametrize("shape", [LARGE_EIGHTH, LARGER_EIGHTH], ids=str)
 @pytest.mark.parametrize("name", [op.name for op in OP_TABLE if op.kind == "elementwise"])
 def test_large_arrays_give_the_same_values_as_small_ones(
-    runtimes: list[Backend], name: str, shape: tuple[int, int]
+    runtimes: list[Backend], eighths: None, name: str, shape: tuple[int, int]
 ) -> None:
     op, (m, n), floats = ROW[name], shape, name not in INTEGER_OPS
     ways: list[tuple[Any, ...]] = {
@@ -88,7 +100,7 @@ def test_large_arrays_give_the_same_values_as_small_ones(
         3: [(shape, shape, shape), ((m, 1), (1, n), shape), (shape, 1, (m, 1))],
     }[op.arity]
     layouts = [("", "transposed", ""), ("transposed", "strided", "strided")]
-    trials = itertools.product(ways[: None if shape == LARGE else 2], layouts)
+    trials = itertools.product(ways[: None if shape == LARGE_EIGHTH else 2], layouts)
     for operands, layout in part(list(trials), f"{name} {shape}", 0):
         xs = fill(Case(name, operands, {}))
         if not floats:
