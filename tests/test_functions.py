@@ -53,12 +53,12 @@ def test_the_derivative_of_an_op_along_a_direction_is_that_of_finite_differences
         operands = variables(be64, xs, "float64")
         tree = call(be64, name, operands, case.attrs)
         places = [k for k in differentiable(case) if (name, k) not in FLAT_OPERANDS]
-        ways = [drawn(f"{case} way {k}", xs[k].shape, -2, 2, False) for k in places]
+        ways = [drawn(f"{case} way {k}", xs[k].shape, -0.5, 0.5, False) for k in places]
         tangents = {id(operands[k]): be64.array(way) for k, way in zip(places, ways, strict=True)}
         (found,) = push_forward(be64, [tree], tangents)
         f = partial(REFERENCE[name], **case.attrs)
         got = np.zeros(tree.shape) if found is None else found.get()
-        expected = sum((slope(f, xs, k, way) for k, way in zip(places, ways, strict=True)), start=np.zeros(got.shape))
+        expected = slope(f, xs, dict(zip(places, ways, strict=True))) if places else np.zeros(got.shape)
         assert off(got.reshape(expected.shape), expected) <= 1e-6, case
 
 
@@ -262,7 +262,7 @@ def test_a_hessian_is_symmetric_and_has_the_values_of_finite_differences(be64: B
     x = RNG.normal(size=5)
     found = nl.hessian(rosenbrock)(xp.asarray(x)).numpy()
     gradient = lambda x: nl.grad(rosenbrock)(xp.asarray(x)).numpy()  # noqa: E731
-    expected = [slope(gradient, [x], 0, direction) for direction in np.eye(5)]
+    expected = [slope(gradient, [x], {0: direction}) for direction in np.eye(5)]
     assert np.allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert np.allclose(found, found.T, rtol=1e-12, atol=1e-12)
     vector = RNG.normal(size=5)
