@@ -53,7 +53,9 @@ def test_the_weights_are_those_of_the_optimizer_and_the_averages_those_of_the_we
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda o: o, lambda o: LossScaling(o, 4.0), lambda o: MultiOptimizer({"default": o})], ids=str
+    "wrap",
+    [lambda o: o, lambda o: LossScaling(o, 4.0), lambda o: MultiOptimizer({"default": o})],
+    ids=["alone", "scaled", "chosen"],
 )
 def test_a_copy_of_a_trained_model_has_the_averages_and_the_model_keeps_its_weights(wrap):
     model, optimizer, record = new_model(), WeightAverage("adam", DECAY), Record()
