@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.stats
 from helpers.parametrize import each
 from helpers.philox import oracle_block, oracle_words
 from helpers.reference import REFERENCE
@@ -27,6 +26,9 @@ from neonlite.layers import Affine, GeneralizedCost, Layer
 from neonlite.models import Model
 from neonlite.optimizers import Adam
 from neonlite.transforms import MeanSquared, Tanh
+
+scipy = pytest.importorskip("scipy")
+pytest.importorskip("scipy.stats")
 
 N = 20_000
 Draw = Callable[[Any, Any], Any]  # of the namespace xp and a generator
