@@ -244,7 +244,7 @@ def test_a_dry_run_draws_no_numbers_and_counts_them() -> None:
     assert rng.get_state() == other.get_state()
 
 
-class Noise(Layer):
+class RandomNoise(Layer):
     """A layer that adds noise of a generator."""
 
     rng: Generator
@@ -262,7 +262,7 @@ def test_a_layer_with_a_generator_draws_new_numbers_in_each_training_step() -> N
     states = []
     for program in (True, False):
         be = nl.gen_backend("cpu", batch_size=5, rng_seed=1)
-        layer = Noise()
+        layer = RandomNoise()
         layer.rng = be.array_api.random.default_rng(8)
         network = [Affine(4, Gaussian(), activation=Tanh()), layer, Affine(1, Gaussian())]
         model, x = Model(network), np.random.default_rng(0).normal(size=(15, 3))

@@ -140,7 +140,7 @@ def test_images_of_any_float_dtype_are_in_nhwc_also_with_more_images_than_channe
         e = be.array(np.random.default_rng(2).standard_normal(y.shape), dtype)
         trees = [y, *Autodiff(y, be, e).get_grad_op_tree(net.parameters)]
         plan = be.plan(*trees)
-        assert bool(plan.nhwc) == (be.name != "cpu")
+        assert plan.nhwc or be.name == "cpu"  # where oneDNN may store images so
         results.append([tree.get() for tree in trees])
     for mine, theirs in zip(*results, strict=True):
         close = {"float16": 2e-2, "float32": 1e-4, "float64": 1e-10}[dtype]
