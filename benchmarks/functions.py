@@ -178,8 +178,13 @@ def compare(name: str, f: Function, at: Any, dtype: str) -> dict[str, float]:
         results = []
         for j, xp in ((Neonlite, nl.array_api), (jax, jnp)):
             x, v = (xp.asarray(values, dtype=getattr(xp, dtype)) for values in (at, direction))
-            of = lambda a, xp=xp: f(xp, a)  # noqa: E731
-            scalar = lambda a, of=of: (of(a) ** 2).sum()  # noqa: E731
+
+            def of(a, xp=xp):
+                return f(xp, a)
+
+            def scalar(a, of=of):
+                return (of(a) ** 2).sum()
+
             work = partial(composition, j, of, scalar)
             results.append(np.asarray(value_of((jax.jit(work) if j is jax else work)(x, v))))  # compiled at once
         ours, theirs = results

@@ -603,8 +603,8 @@ def derive(be: Any, op: Any, z: OpTreeNode, changes: Sequence[Operand | None]) -
     attrs = z.info.attrs
     if op.is_estimator:
         raise NotImplementedError(
-            f"the derivative of {op.name!r} is given by a rule, which has no forward mode. Use reverse mode: "
-            "jacobian(f, mode='reverse'), vjp, or grad of grad."
+            f"the derivative of {op.name!r} is given by a rule, which has no forward mode. Use reverse mode: vjp "
+            "instead of jvp, jacobian(grad(f)) instead of hessian and hvp."
         )
     if op.name in LINEAR:
         if z.info.dtype in FLOAT_DTYPES:

@@ -2,7 +2,7 @@
 
 A function of tensors or arrays is called with variables instead of some of its arguments, and its result is an
 expression of them. A transform computes other expressions from this one, such as its gradient, and puts the arguments
-in the place of the variables. The result is an expression again, which another transform may take apart.
+in the place of the variables. The result is an expression, too, so that transforms compose.
 """
 
 from __future__ import annotations
@@ -11,207 +11,33 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from operator import or_
-from threading import get_ident
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from neonlite import typing
 from neonlite.autodiff import Autodiff, add_gradients, is_array, operand_of, push_forward
 from neonlite.backend.planning import Plan
-from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import function, one_of
-from neonlite.batching import Values, Variable, as_tree, batch, node_of_call, substitute, tensors_of
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.programs import flatten, label_leaves, name_parameters, tracing, unflatten
-from neonlite.tree_structure import transforms, untraced
+from neonlite.programs import flatten, label_leaves, tracing, unflatten
+from neonlite.tree_structure import untraced
 from neonlite.typing import FLOAT_DTYPES
+from neonlite.variables import (
+    Call,
+    Samples,
+    Variable,
+    as_array,
+    as_tree,
+    backend_of,
+    batch,
+    describe_structure,
+    is_expression,
+    node_of_call,
+    tensors_of,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# --- a call with variables -------------------------------------------------------------------------------------------
-
-
-class Call:
-    """A call of a function in which variables take the place of arguments.
-
-    Parameters
-    ----------
-    name : str
-        The name of the transform, for errors.
-    f : callable
-        The function.
-    args, kwargs : tuple and dict
-        The arguments.
-    argnums : int or tuple of int, optional
-        The positional arguments that variables take the place of, as do their parts; None: all.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        f: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        argnums: int | Sequence[int] | None = None,
-    ) -> None:
-        self.name = name
-        numbers = range(len(args)) if argnums is None else [argnums] if isinstance(argnums, int) else argnums
-        for k in numbers:
-            if not isinstance(k, int) or not -len(args) <= k < len(args):
-                raise ValueError(f"{self.name}: expected argnums below {len(args)}, the number of arguments, got {k}")
-        self.numbers = [k % len(args) for k in numbers]
-        leaves: list[Any] = []
-        structures = [flatten(args[k], leaves) for k in self.numbers]
-        self.is_single = isinstance(argnums, int)
-        self.structure = structures[0] if self.is_single else (tuple, tuple(structures))
-        names = name_parameters(f, len(args))
-        self.labels = [x for k, s in zip(self.numbers, structures, strict=True) for x in label_leaves(s, names[k])]
-        self.be = backend_of(*leaves, *args)
-        has_tensors = any(isinstance(x, Operand) for x in leaves)
-        self.like = [self._as_operand(x, has_tensors) for x in leaves]
-        self.given: list[Any] = [operand_of(x) for x in self.like]
-        self.variables: list[Any] = []
-        count = transforms.get(get_ident(), 0)
-        self.level = 2 << count  # ``Array.is_live`` of an expression of these variables
-        values = iter(self.new_arguments())
-        replaced = {k: unflatten(s, values) for k, s in zip(self.numbers, structures, strict=True)}
-        transforms[get_ident()] = count + 1
-        try:
-            self.result: Any = f(*[replaced.get(k, x) for k, x in enumerate(args)], **kwargs)
-        finally:
-            if count:
-                transforms[get_ident()] = count
-            else:
-                del transforms[get_ident()]
-        if (trace := tracing()) is not None:
-            self.close_assignments(trace)
-
-    def _as_operand(self, x: Any, has_tensors: bool) -> Any:
-        """Return a float or an array of NumPy as an array, or beside tensors as a tensor; anything else unchanged."""
-        if is_expression(x) or not (isinstance(x, float) or hasattr(x, "dtype")):
-            return x
-        return self.be.array(x) if has_tensors else self.be.array_api.asarray(x)
-
-    def new_arguments(self) -> list[Any]:
-        """Return the parts of the arguments as variables of the same values."""
-        result = []
-        for x, given, label in zip(self.like, self.given, self.labels, strict=True):
-            if isinstance(given, Operand):
-                if isinstance(given, Tensor) and (trace := tracing()) is not None:
-                    given = trace.read(given)
-                info = given.info if isinstance(given, Tensor) else self.be.tensor_info(given.shape, given.info.dtype)
-                self.variables.append(variable := Variable(info, label, given))
-                result.append(x.with_operand(variable, None, self.level) if is_array(x) else variable)
-            else:
-                result.append(x)
-        return result
-
-    # --- results ---
-
-    def close_assignments(self, trace: Any) -> None:
-        """Let what the function has assigned to tensors, in one that is compiled, depend on the arguments."""
-        for pairs in trace.written.values():
-            pairs[:] = zip([t for t, _ in pairs], self.close(*[value for _, value in pairs]), strict=True)
-        trace.values.clear()
-
-    def outputs(self, result: Any) -> tuple[Any, list[Any], list[Any]]:
-        """Return the structure of a result, its parts, and their operands; TypeError unless they are expressions."""
-        leaves: list[Any] = []
-        structure = flatten(result, leaves)
-        for x in leaves:
-            if not is_expression(x):
-                raise TypeError(
-                    f"{self.name}: expected arrays, tensors or op-trees as the result, got {describe(x)}. What Python "
-                    "or NumPy computes from values is no expression of the arguments."
-                )
-        return structure, leaves, [operand_of(x) for x in leaves]
-
-    def scalar(self, result: Any) -> OpTreeNode:
-        """Return the op-tree of a result of one element."""
-        _, leaves, operands = self.outputs(result)
-        if len(leaves) != 1 or math.prod(operands[0].shape) != 1 or (is_array(leaves[0]) and leaves[0].shape):
-            raise ValueError(
-                f"{self.name}: expected one number as the result, got {describe(*leaves)}. Reduce it by sum or mean, "
-                "use jacobian, or return has_aux=True: (value, anything)."
-            )
-        return as_tree(operands[0])
-
-    def check_floats(self) -> None:
-        """Raise TypeError unless all parts of the arguments are floats."""
-        for x, label in zip(self.like, self.labels, strict=True):
-            if not is_expression(x) or operand_of(x).info.dtype not in FLOAT_DTYPES:
-                hint = f"Pass {float(x)}" if type(x) is int else "Convert it"
-                raise TypeError(
-                    f"{self.name}: expected floats to differentiate with respect to, got {label}, {describe(x)}. "
-                    f"{hint}, or choose others by argnums."
-                )
-
-    def gradients(self, tree: OpTreeNode, error: Operand | None = None) -> list[Operand]:
-        """Return the gradients of an op-tree with respect to the variables."""
-        leaves = tensors_of(tree)
-        for x in self.variables:
-            is_used, given = any(y is x for y in leaves), x.given
-            if not is_used and isinstance(given, Tensor) and any(overlap(given, y) != "none" for y in leaves):
-                raise ValueError(
-                    f"{self.name}: expected a result that depends on the argument {x.name}, got one that depends on "
-                    f"the tensor that was passed for it, {describe(given)}, by another way, as a layer reads its "
-                    "weights. Compute with the argument, or use Autodiff(cost).get_grad_op_tree(tensors)."
-                )
-        with untraced():
-            return Autodiff(tree, self.be, error, allow_unused=True).gradient_operands(self.variables)
-
-    def close(self, *trees: Any) -> list[Any]:
-        """Return operands with the arguments in the place of the variables."""
-        return substitute(trees, {id(x): x.given for x in self.variables})
-
-    def close_result(self, result: Any, *more: Operand) -> tuple[Any, list[Any]]:
-        """Return a result and other operands with the arguments in the place of the variables."""
-        leaves: list[Any] = []
-        structure = flatten(result, leaves)
-        operands = [operand_of(x) for x in leaves]
-        closed = self.close(*operands, *more)
-        pairs = zip(leaves, closed, strict=False)
-        values = [x.with_operand(y, None, self.is_live(x)) if is_array(x) else y for x, y in pairs]
-        return unflatten(structure, iter(values)), closed[len(leaves) :]
-
-    def is_live(self, *results: Any) -> int:
-        """Return whether arrays computed from the arguments and from results of the function are constants: 0."""
-        live = [x.is_live for x in self.like if is_array(x)] + [x.is_live & ~self.level for x in results if is_array(x)]
-        return functools.reduce(or_, live, 0)
-
-    def pack(self, operands: Sequence[Operand], shape: Sequence[int] = (), is_live: int = 0) -> Any:
-        """Return operands, one for each variable, in the containers of the arguments; ``shape``: axes in front."""
-        values: list[Any] = []
-        leaves: list[Any] = []
-        flatten(self.result, leaves)
-        live = self.is_live(*leaves) | is_live
-        for x, y in zip(self.like, operands, strict=True):
-            to = (*shape, *x.shape)
-            values.append(as_array(x, y, to, live) if is_array(x) else as_tree(self.be.reshape(y, to)))
-        return unflatten(self.structure, iter(values))
-
-
-def backend_of(*operands: Any) -> Any:
-    """Return the backend of the first array, tensor or op-tree; else the current one."""
-    leaves: list[Any] = []
-    flatten(list(operands), leaves)
-    found = next((x.backend for x in leaves if is_expression(x)), None)
-    return typing.current_backend() if found is None else found
-
-
-def is_expression(x: Any) -> bool:
-    """Return whether x is an array, a tensor or an op-tree."""
-    return is_array(x) or isinstance(x, Operand)
-
-
-def as_array(like: Any, operand: Operand, shape: Sequence[int], is_live: int) -> Any:
-    """Return an operand as an array of a shape."""
-    axes = (1, 1, *shape)[-max(2, len(shape)) :]
-    return like.with_operand(like.backend.reshape(operand, axes), tuple(shape), is_live)
-
 
 # --- transforms ------------------------------------------------------------------------------------------------------
 
@@ -512,6 +338,9 @@ def jvp(f: Callable[..., Any], args: Sequence[Any], tangents: Sequence[Any]) -> 
     (Array(6., dtype=float32), Array(3., dtype=float32))
     """
     check_function("jvp", f)
+    for given, what in ((args, "args"), (tangents, "tangents")):
+        if not isinstance(given, tuple | list):
+            raise TypeError(f"jvp: expected a tuple of the arguments as {what}, got {describe(given)}. Pass (x,).")
     call, result = differentiated_call(f"jvp({name_of(f)})", f, args, {}, None)
     structure, leaves, operands = call.outputs(result)
     changes, live = match(call.name, "tangents", tuple(tangents), call.structure, call.like)
@@ -537,7 +366,7 @@ def name_of(f: Any) -> str:
     return getattr(f, "__name__", type(f).__name__)
 
 
-def match(name: str, what: str, given: Any, structure: Any, like: Sequence[Any]) -> tuple[list[Operand], int]:
+def match(name: str, what: str, given: Any, structure: Any, like: Sequence[Any]) -> tuple[list[Any], int]:
     """Return the operands of the parts of a container, and whether they are constants, as ``Array.is_live``.
 
     ValueError unless the containers and shapes are those of the parts ``like``.
@@ -548,8 +377,12 @@ def match(name: str, what: str, given: Any, structure: Any, like: Sequence[Any])
             f"{name}: expected {what} in the same containers, {describe_structure(structure)}, got "
             f"{describe_structure(found)}"
         )
-    result, live = [], 0
+    result: list[Any] = []
+    live = 0
     for x, y, label in zip(leaves, like, label_leaves(structure, what), strict=True):
+        if x is None or not is_expression(y):  # no gradient
+            result.append(None)
+            continue
         if not is_expression(x):
             x = y.backend.array_api.asarray(x, dtype=y.dtype) if is_array(y) else y.backend.array(x)
         if x.shape != y.shape:
@@ -557,18 +390,6 @@ def match(name: str, what: str, given: Any, structure: Any, like: Sequence[Any])
         live |= x.is_live if is_array(x) else 1
         result.append(operand_of(x))
     return result, live
-
-
-def describe_structure(structure: Any) -> str:
-    """Return nested containers as text, with an asterisk for each part."""
-    if structure is None:
-        return "*"
-    kind, parts = structure
-    texts = [describe_structure(part) for part in parts]
-    if isinstance(kind, tuple):
-        return "{" + ", ".join(f"{key!r}: {text}" for key, text in zip(kind, texts, strict=True)) + "}"
-    inside = ", ".join(texts)
-    return f"[{inside}]" if kind is list else f"({inside},)" if len(texts) == 1 else f"({inside})"
 
 
 def or_zeros(found: Sequence[Operand | None], like: Sequence[Any]) -> list[Operand]:
@@ -600,7 +421,8 @@ def hvp(f: Callable[..., Any], args: Sequence[Any], tangents: Sequence[Any]) -> 
     >>> nl.hvp(lambda x: xp.sum(x**3), (xp.asarray([1.0, 2.0]),), (xp.asarray([1.0, 1.0]),))
     (Array([ 6., 12.], dtype=float32),)
     """
-    return jvp(grad(f, tuple(range(len(args)))), args, tangents)[1]
+    count = len(args) if isinstance(args, tuple | list) else 0  # else jvp raises TypeError
+    return jvp(grad(f, tuple(range(count))), args, tangents)[1]
 
 
 def jacobian(f: Callable[P, Any], argnums: int | Sequence[int] = 0, mode: str = "reverse") -> Transform[P, Any]:
@@ -697,74 +519,6 @@ def hessian(f: Callable[P, Any], argnums: int | Sequence[int] = 0) -> Transform[
     """
     derivative = jacobian(grad(f, argnums), argnums, "forward")
     return Transform(f, "hessian", derivative.compute)
-
-
-class Samples(Call):
-    """A call of a function with one of many samples, as of ``vmap``."""
-
-    def __init__(self, name: str, f: Callable[..., Any], args: Sequence[Any], kwargs: Any, in_axes: Any) -> None:
-        axes = in_axes if isinstance(in_axes, tuple | list) else (in_axes,) * len(args)
-        if len(axes) != len(args):
-            raise ValueError(f"{name}: expected an axis, or None, for each of {len(args)} arguments, got {in_axes=}")
-        numbers = [k for k, axis in enumerate(axes) if axis is not None]
-        self.axes = [axis for k in numbers for axis in axes_of_leaves(name, args[k], axes[k])]
-        self.samples: Values = {}  # {id of a variable: the operand of all samples}
-        self.count = -1
-        super().__init__(name, f, args, kwargs, tuple(numbers))
-
-    def new_arguments(self) -> list[Any]:
-        """Return the parts of the arguments, those with an axis of samples as variables of one sample."""
-        result: list[Any] = []
-        for x, given, axis, label in zip(self.like, self.given, self.axes, self.labels, strict=True):
-            if axis is None:
-                result.append(x)
-                continue
-            if not is_expression(x) or not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
-                raise ValueError(f"{self.name}: expected an array with an axis {axis} as {label}, got {describe(x)}")
-            axis %= x.ndim
-            if self.count not in (-1, x.shape[axis]):
-                raise ValueError(
-                    f"{self.name}: expected equal numbers of samples, {self.count} as in {self.labels[0]}, got "
-                    f"{x.shape[axis]} along axis {axis} of {label}, {describe(x)}"
-                )
-            self.count = x.shape[axis]
-            rest = x.shape[:axis] + x.shape[axis + 1 :]
-            shape = (1, 1, *rest)[-max(2, len(rest)) :]
-            if not is_array(x) and x.ndim == 2:
-                shape = rest = (x.shape[0], 1) if axis else (1, x.shape[1])  # a tensor has two dimensions or more
-            order = (axis, *(a for a in range(x.ndim) if a != axis))
-            variable = Variable(self.be.tensor_info(shape, given.info.dtype), label)
-            self.variables.append(variable)
-            every = self.be.transpose(given, order) if axis else given
-            self.samples[id(variable)] = self.be.reshape(every, (self.count, *shape))
-            result.append(x.with_operand(variable, rest, self.level) if is_array(x) else variable)
-        if not self.variables:
-            raise ValueError(f"{self.name}: expected an argument with an axis of samples, got in_axes of None alone")
-        return result
-
-    def close_assignments(self, trace: Any) -> None:
-        """Raise TypeError if the function has assigned values of one sample to a tensor."""
-        written = [value for pairs in trace.written.values() for _, value in pairs]
-        if found := [x for x in tensors_of(*written) if id(x) in self.samples]:
-            raise TypeError(
-                f"{self.name}: expected a function that assigns nothing, got an assignment of a value that depends on "
-                f"{found[0].name}, one of many samples. Return the value."
-            )
-
-
-def axes_of_leaves(name: str, argument: Any, axes: Any) -> list[int | None]:
-    """Return the axis of the samples of each part of an argument, from one axis or a container of them."""
-    leaves: list[Any] = []
-    structure = flatten(argument, leaves)
-    if isinstance(axes, int):
-        return [axes] * len(leaves)
-    found: list[Any] = []
-    if flatten(axes, found) != structure:
-        raise ValueError(
-            f"{name}: expected in_axes with one axis, or one for each part of {describe_structure(structure)}, got "
-            f"{axes!r}"
-        )
-    return found
 
 
 def vmap(f: Callable[P, Any], in_axes: Any = 0, out_axes: int = 0) -> Transform[P, Any]:
@@ -885,7 +639,7 @@ def custom_grad(f: Callable[P, Any]) -> Callable[P, Any]:
     f : callable
         A function of arrays or tensors, also in containers, that returns a pair: one array or tensor, and the rule.
         ``rule(error)`` returns the gradients of the arguments, given that of the result: one for each argument, in a
-        tuple if there are several. It may use what ``f`` has computed.
+        tuple if there are several; None for 0, as of an int. It may use what ``f`` has computed.
 
     Returns
     -------
@@ -921,6 +675,7 @@ def custom_grad(f: Callable[P, Any]) -> Callable[P, Any]:
         error = Variable(call.be.tensor_info(tree.shape, tree.info.dtype), "error")
         found = call.result[1](like.with_operand(error, None, like.is_live) if is_array(like) else error)
         grads, _ = match(call.name, "gradients", found if len(args) > 1 else (found,), call.structure, call.like)
+        grads = [g for g, x in zip(grads, call.like, strict=True) if is_expression(x)]  # one for each variable
         node = node_of_call(name_of(f), tree, call.variables, error, grads, False)
         return call.close_result(like.with_operand(node, None, like.is_live) if is_array(like) else node)[0]
 
@@ -997,7 +752,8 @@ def cond(condition: Any, if_true: Callable[..., R], if_false: Callable[..., R], 
     Array([0.25, 0.  , 0.  ], dtype=float32)
     """
     if is_readable(condition):
-        return if_true(*args) if condition else if_false(*args)
+        chosen = if_true(*args) if condition else if_false(*args)
+        return with_arrays(condition, chosen) if is_array(condition) else chosen
     leaves: tuple[list[Any], list[Any]] = [], []
     structures = [flatten(f(*args), found) for f, found in zip((if_true, if_false), leaves, strict=True)]
     pairs = list(zip(*leaves, strict=False))
@@ -1010,6 +766,15 @@ def cond(condition: Any, if_true: Callable[..., R], if_false: Callable[..., R], 
     where = backend_of(condition).array_api.where if is_array(condition) else backend_of(condition).where
     result: R = unflatten(structures[0], iter([where(condition, x, y) for x, y in pairs]))
     return result
+
+
+def with_arrays(condition: Any, result: R) -> R:
+    """Return a result with arrays instead of its floats, as ``where`` returns them."""
+    leaves: list[Any] = []
+    structure = flatten(result, leaves)
+    asarray = condition.backend.array_api.asarray
+    arrays: R = unflatten(structure, iter([asarray(x) if isinstance(x, float) else x for x in leaves]))
+    return arrays
 
 
 def is_readable(x: Any) -> bool:

@@ -3,11 +3,12 @@
 Derivatives are compared with finite differences in float64, with textbook formulas and with torch.func; batches with a
 loop over the samples.
 
-Tests ``neonlite/functions.py``, ``neonlite/batching.py`` and ``neonlite/autodiff.py``.
+Tests ``neonlite/functions.py``, ``neonlite/variables.py`` and ``neonlite/autodiff.py``.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 from functools import partial
@@ -33,7 +34,7 @@ from helpers.reference import REFERENCE, numerical_gradient, off, slope
 import neonlite as nl
 from neonlite import Backend
 from neonlite.autodiff import push_forward
-from neonlite.batching import Variable, batch
+from neonlite.variables import Variable, batch
 
 xp = nl.array_api
 NUM_CASES = 6  # of an op
@@ -151,7 +152,9 @@ def test_derivatives_of_derivatives_of_a_power_are_those_of_the_textbook(be64: B
 
 
 def test_argnums_choose_the_arguments_and_a_tuple_of_them_gives_a_tuple(be64: Backend) -> None:
-    f = lambda x, y, n: x * y**n  # noqa: E731
+    def f(x, y, n):
+        return x * y**n
+
     assert float(nl.grad(f, 1)(2.0, 3.0, 2)) == 12
     assert [float(g) for g in nl.grad(f, (1, 0))(2.0, 3.0, 2)] == [12, 9]
     assert float(nl.grad(f, -2)(2.0, 3.0, 2)) == 12
@@ -159,7 +162,9 @@ def test_argnums_choose_the_arguments_and_a_tuple_of_them_gives_a_tuple(be64: Ba
 
 
 def test_a_function_may_return_anything_beside_the_value(be64: Backend) -> None:
-    f = lambda x: (x * x, {"twice": 2 * x, "name": "f"})  # noqa: E731
+    def f(x):
+        return (x * x, {"twice": 2 * x, "name": "f"})
+
     grad, aux = nl.grad(f, has_aux=True)(3.0)
     assert (float(grad), float(aux["twice"]), aux["name"]) == (6, 6, "f")
     (value, aux), grad = nl.value_and_grad(f, has_aux=True)(3.0)
@@ -171,7 +176,9 @@ def test_an_argument_that_is_not_used_has_the_gradient_zero(be64: Backend) -> No
 
 
 def test_python_may_read_values_of_arguments_unless_they_are_compiled(be64: Backend) -> None:
-    f = lambda x: x * x if x > 0 else -x  # noqa: E731
+    def f(x):
+        return x * x if x > 0 else -x
+
     assert (float(nl.grad(f)(3.0)), float(nl.grad(f)(-3.0))) == (6, -1)
     assert float(nl.grad(nl.grad(lambda x: x**3 if float(x) > 0 else x))(2.0)) == 12
     with pytest.raises(TypeError, match="expected expressions while the function is traced"):
@@ -180,7 +187,10 @@ def test_python_may_read_values_of_arguments_unless_they_are_compiled(be64: Back
 
 def test_tensors_are_differentiated_as_arrays_are(be: Backend) -> None:
     w, x = be.array([[1.0, 2.0]], name="w"), be.array([[3.0], [4.0]])
-    f = lambda w, x: be.sum(be.square(be.dot(w, x)))  # noqa: E731
+
+    def f(w, x):
+        return be.sum(be.square(be.dot(w, x)))
+
     grad = nl.grad(f)(w, x)
     assert isinstance(grad, nl.OpTreeNode)
     assert grad.get().tolist() == [[66, 88]]
@@ -253,17 +263,25 @@ def test_a_derivative_along_a_direction_has_the_dtype_and_the_shape_of_the_value
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
 def test_a_jacobian_has_the_axes_of_the_result_and_then_those_of_the_argument(be64: Backend, mode: str) -> None:
     a, x = RNG.normal(size=(2, 3)), RNG.normal(size=(3, 4))
-    f = lambda p: [xp.asarray(a) @ p["x"], p["x"][0]]  # noqa: E731
+
+    def f(p):
+        return [xp.asarray(a) @ p["x"], p["x"][0]]
+
     product, row = nl.jacobian(f, mode=mode)({"x": xp.asarray(x)})
     assert_close(product["x"], [np.einsum("ik,jl->ijkl", a, np.eye(4))], 1e-12)
     assert_close(row["x"], [np.einsum("jl,k->jkl", np.eye(4), np.eye(3)[0])], 1e-12)
 
 
 def test_a_hessian_is_symmetric_and_has_the_values_of_finite_differences(be64: Backend) -> None:
-    rosenbrock = lambda x: (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()  # noqa: E731
+    def rosenbrock(x):
+        return (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()
+
     x = RNG.normal(size=5)
     found = nl.hessian(rosenbrock)(xp.asarray(x)).numpy()
-    gradient = lambda x: nl.grad(rosenbrock)(xp.asarray(x)).numpy()  # noqa: E731
+
+    def gradient(x):
+        return nl.grad(rosenbrock)(xp.asarray(x)).numpy()
+
     expected = [slope(gradient, [x], {0: direction}) for direction in np.eye(5)]
     assert np.allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert np.allclose(found, found.T, rtol=1e-12, atol=1e-12)
@@ -277,7 +295,10 @@ def test_a_hessian_is_symmetric_and_has_the_values_of_finite_differences(be64: B
 
 def test_axes_of_samples_are_chosen_for_each_part_of_the_arguments(be64: Backend) -> None:
     a, b, c = RNG.normal(size=(2, 3)), RNG.normal(size=(4, 3)), RNG.normal(size=2)
-    f = lambda p, c: xp.sum(p["a"] * p["b"]) + c  # noqa: E731
+
+    def f(p, c):
+        return xp.sum(p["a"] * p["b"]) + c
+
     found = nl.vmap(f, in_axes=({"a": None, "b": 0}, None))({"a": arrays_of(a[0]), "b": arrays_of(b)}, 2.0)
     assert_close(found, [b @ a[0] + 2], 1e-12)
     every = nl.vmap(nl.vmap(lambda x, y: xp.sum(x * y), (None, 0)), (0, None), out_axes=1)
@@ -303,6 +324,25 @@ def test_boolean_and_integer_arrays_have_samples_too(be64: Backend) -> None:
     assert_close(picked, [np.take_along_axis(x, np.array([[0, 1], [3, 3], [2, 0]]), 1)], 1e-12)
 
 
+def test_indices_of_each_sample_and_of_compiled_functions_select_and_are_differentiated(be64: Backend) -> None:
+    x, i = RNG.normal(size=(3, 4)), np.array([1, 3, -4])
+
+    def pick(x, i):
+        return x[i] ** 2
+
+    for wrap in (nl.vmap, lambda f: nl.jit(nl.vmap(f))):
+        assert_close(wrap(pick)(arrays_of(x), arrays_of(i)), [x[[0, 1, 2], i] ** 2], 1e-12)
+    expected = np.zeros((3, 4))
+    expected[[0, 1, 2], i] = 2 * x[[0, 1, 2], i]
+    assert_close(nl.vmap(nl.grad(pick))(arrays_of(x), arrays_of(i)), [expected], 1e-12)
+    rows = nl.jit(nl.grad(lambda w, i: xp.sum(w[i])))
+    assert_close(rows(xp.ones(3, dtype=xp.float64), xp.asarray([[1, 1], [2, 1]])), [[0, 3, 1]], 1e-12)
+    order = nl.vmap(lambda x: xp.take_along_axis(x, xp.argsort(x)))
+    assert_close(order(arrays_of(x)), [np.sort(x, axis=1)], 1e-12)
+    with pytest.raises(IndexError):
+        nl.jit(pick)(arrays_of(x[0]), xp.asarray(4)).tensor()
+
+
 def test_gradients_of_each_sample_of_a_convolutional_network_are_those_of_one_after_another(be64: Backend) -> None:
     images, filters = RNG.normal(size=(4, 2, 6, 6, 1)), RNG.normal(size=(2, 3, 3, 5))
 
@@ -326,7 +366,9 @@ def clipped(x: Any) -> Any:
 
 
 def test_a_given_derivative_is_used_in_reverse_mode_for_one_and_for_many_samples(be64: Backend) -> None:
-    f = lambda x: xp.sum(clipped(x) * xp.asarray([0.5, 5.0]))  # noqa: E731
+    def f(x):
+        return xp.sum(clipped(x) * xp.asarray([0.5, 5.0]))
+
     x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
     assert_close(nl.grad(f)(x[0]), [[0.5, 1]])
     assert_close(nl.vmap(nl.grad(f))(x), [[[0.5, 1], [0.5, 1]]])
@@ -345,6 +387,27 @@ def test_a_given_derivative_may_use_what_the_function_has_computed(be64: Backend
 
     grads = nl.grad(scaled, (0, 1))(1.0, {"a": 2.0})
     assert_close(grads, [20 * math.e, 7], 1e-6)
+
+
+def test_an_argument_of_a_given_derivative_may_be_no_float_or_have_the_gradient_none(be64: Backend) -> None:
+    f = nl.custom_grad(lambda x, n: (x * n, lambda error: (10 * error, None)))
+    assert float(nl.grad(lambda x: f(x, 2))(3.0)) == 10
+    assert float(nl.grad(lambda x: f(x, xp.asarray(2.0)))(3.0)) == 10
+    assert [float(g) for g in nl.grad(f, (0, 1))(3.0, 2.0)] == [10, 0]
+
+
+def test_repeated_calls_with_given_derivatives_and_checkpoints_are_one_structure(be64: Backend) -> None:
+    given = nl.custom_grad(lambda x: (x * x, lambda error: error * x))
+    again = nl.checkpoint(lambda x: xp.exp(xp.sin(x)))
+
+    def run(count: int) -> int:
+        for k in range(count):
+            nl.grad(lambda x: given(again(x)))(xp.asarray(0.5 + k))
+        gc.collect()
+        return len(gc.get_objects())
+
+    first = run(5)
+    assert run(100) <= first + 200
 
 
 def deep(block: Any) -> Any:
@@ -398,7 +461,9 @@ def test_a_checkpoint_differentiates_tensors_that_the_function_reads_from_outsid
 
 
 def test_the_derivative_of_a_constant_is_zero_in_containers_and_for_tensors_too(be64: Backend) -> None:
-    f = lambda p: p["x"] * nl.stop_gradient(p)["x"] ** 2  # noqa: E731
+    def f(p):
+        return p["x"] * nl.stop_gradient(p)["x"] ** 2
+
     assert_close(nl.grad(f)({"x": xp.asarray(3.0)}), [9])
     assert nl.grad(lambda t: be64.sum(t * nl.stop_gradient(t)))(be64.array([[3.0]])).get().tolist() == [[3]]
     assert nl.stop_gradient([xp.asarray([True]), 2])[0].dtype == np.bool_
@@ -409,9 +474,15 @@ def test_the_derivative_of_a_constant_is_zero_in_containers_and_for_tensors_too(
 
 def test_a_condition_chooses_one_function_where_it_has_a_value_and_selects_where_it_has_none(be64: Backend) -> None:
     called = []
-    f = lambda x: nl.cond(  # noqa: E731
-        x > 0, lambda x: called.append("root") or {"y": xp.sqrt(x)}, lambda x: called.append("twice") or {"y": 2 * x}, x
-    )
+
+    def f(x):
+        return nl.cond(
+            x > 0,
+            lambda x: called.append("root") or {"y": xp.sqrt(x)},
+            lambda x: called.append("twice") or {"y": 2 * x},
+            x,
+        )
+
     assert float(f(xp.asarray(4.0))["y"]) == 2
     assert float(nl.grad(lambda x: f(x)["y"])(4.0)) == 0.25
     assert called == ["root", "root"]
@@ -420,6 +491,7 @@ def test_a_condition_chooses_one_function_where_it_has_a_value_and_selects_where
         assert_close(many(x), [[2, 0, -6]])
     assert_close(nl.vmap(nl.grad(lambda x: f(x)["y"]))(x), [[0.25, 2, 2]])
     assert_close(nl.jit(lambda x: f(x))(xp.asarray(-1.0)), [-2])
+    assert float(nl.grad(lambda x: nl.cond(x > 0, lambda x: x, lambda x: 0.0, x))(-1.0)) == 0
     tensor = be64.array([[9.0]])
     root = nl.jit(lambda x: nl.cond(x > 0, be64.sqrt, lambda x: x * 1, x))
     assert root(tensor).get().tolist() == [[3]]
@@ -470,11 +542,12 @@ def test_a_transform_shows_formulas_with_the_names_of_the_parameters(be64: Backe
         (lambda: nl.grad(lambda x: x * 2)(xp.asarray([1, 2])), "got x, an array (2,) of int64. Convert it"),
         (lambda: nl.grad(lambda x: x)(xp.asarray([1.0, 2.0])), "expected one number as the result"),
         (lambda: nl.grad(lambda x: float(x))(2.0), "expected arrays, tensors or op-trees as the result, got 2.0"),
-        (lambda: nl.grad(lambda x: x, 1)(2.0), "expected argnums below 1, the number of arguments, got 1"),
+        (lambda: nl.grad(lambda x: x, 1)(2.0), "expected argnums below 1, the number of positional arguments, got 1"),
         (lambda: nl.grad(lambda x: x, has_aux=True)(2.0), "expected a pair (value, anything) for has_aux=True"),
         (lambda: nl.grad(3), "expected a function for grad, got 3"),
         (lambda: nl.jacobian(lambda x: x, mode="fwd"), "jacobian: expected one of 'reverse', 'forward' for mode"),
         (lambda: nl.jvp(lambda x: x, (1.0,), (xp.ones(2),)), "expected tangents[0] of the shape (), got an array (2,)"),
+        (lambda: nl.hvp(lambda x: x, xp.ones(2), xp.ones(2)), "expected a tuple of the arguments as args, got"),
         (lambda: nl.jvp(lambda x: x, (1.0,), (1.0, 2.0)), "expected tangents in the same containers, (*,), got (*, *)"),
         (lambda: nl.vjp(polar, (1.0, 2.0))[1]([1.0, 2.0]), "in the same containers, {'x': *, 'y': *}, got [*, *]"),
         (lambda: nl.vmap(lambda x, y: x)(xp.ones(3), xp.ones(4)), "equal numbers of samples, 3 as in x, got 4"),

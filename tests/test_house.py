@@ -60,7 +60,7 @@ LEVELS = {
     "neonlite.array_api": 3,
     "neonlite.array_namespace": 3,
     "neonlite.autodiff": 3,
-    "neonlite.batching": 3,
+    "neonlite.variables": 3,
     "neonlite.explorer": 3,
     "neonlite.functions": 3,
     "neonlite.gradcheck": 3,

@@ -45,7 +45,9 @@ def is_basic(key: Any) -> bool:
 
 
 def get(x: Array, key: Any) -> Array:
-    """Return ``x[key]``."""
+    """Return ``x[key]``. An index that depends on tensors or variables is a part of the expression."""
+    if isinstance(key, Array) and key.is_live and key.dtype.kind in "iu" and x.shape:
+        return take(x, key, axis=0)
     if not is_basic(key):
         return gather(x, key)
     starts, shape = basic_index(x, key)
@@ -659,9 +661,8 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     shape = np.broadcast_shapes((*x.shape[:i], 1, *x.shape[i + 1 :]), (*indices.shape[:i], 1, *indices.shape[i + 1 :]))
     x = broadcast_to(x, (*shape[:i], x.shape[i], *shape[i + 1 :]))
     indices = broadcast_to(indices, (*shape[:i], indices.shape[i], *shape[i + 1 :]))
-    grids: list[Any] = list(np.indices(indices.shape, sparse=True))
-    grids[i] = indices
-    return x[tuple(grids)]
+    pad = len(x.operand.shape) - x.ndim
+    return result(x.backend.take_along_axis(x.operand, indices.operand, i + pad), x.ndim, x.dtype, x, indices)
 
 
 # --- matrices and grids ---

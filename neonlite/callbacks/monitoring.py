@@ -17,7 +17,7 @@ from neonlite.callbacks.recording import MetricCallback
 from neonlite.files import check_writable, printable
 from neonlite.messages import describe
 from neonlite.optimizers import Optimizer, ReducedSchedule
-from neonlite.optimizers.rules import flatten_optimizers
+from neonlite.optimizers.wrappers import flatten_optimizers
 from neonlite.transforms.metrics import recorded_name
 from neonlite.typing import NumPyArray, is_float_array
 

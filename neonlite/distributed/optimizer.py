@@ -16,7 +16,7 @@ from neonlite.distributed.communicator import Communicator, MPICommunicator, wor
 from neonlite.layers import Sequential
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.optimizer import Settings, get_param_list, merge_contiguous, pass_last_write, sort_by_address
-from neonlite.optimizers.rules import OptimizerWrapper
+from neonlite.optimizers.wrappers import OptimizerWrapper
 from neonlite.optree import Operand
 from neonlite.tree_structure import refuse_in_trace
 from neonlite.version import __version__

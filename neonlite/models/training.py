@@ -27,8 +27,9 @@ from neonlite.models.data_parallel import DataParallel
 from neonlite.models.training_data import check_scale
 from neonlite.optimizers import LossScaling, Optimizer, get_param_list
 from neonlite.optimizers.optimizer import last_writer
-from neonlite.optimizers.rules import OPTIMIZERS, flatten_optimizers
+from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.optimizers.schedule import counts_updates
+from neonlite.optimizers.wrappers import flatten_optimizers
 from neonlite.optree import Operand
 from neonlite.programs import Jit, jit
 from neonlite.transforms import Cost

@@ -45,7 +45,7 @@ from neonlite.layers.weights import (
 from neonlite.messages import truncate_message
 from neonlite.models.training_data import check_encoders
 from neonlite.optimizers import Optimizer, Schedule
-from neonlite.optimizers.rules import flatten_optimizers
+from neonlite.optimizers.wrappers import flatten_optimizers
 from neonlite.transforms import Transform
 from neonlite.typing import FLOAT_DTYPES, INSTALL_ML_DTYPES, has_bfloat16, is_float_array
 

@@ -449,7 +449,7 @@ DESCRIBED = [
 @pytest.mark.parametrize("optimizer", DESCRIBED, ids=lambda optimizer: optimizer.classnm)
 def test_a_description_is_data_and_creates_the_same_optimizer(cpu, optimizer):
     description = json.loads(json.dumps(optimizer.get_description()))
-    assert description["type"] == f"neonlite.optimizers.rules.{optimizer.classnm}"
+    assert description["type"] == f"{type(optimizer).__module__}.{optimizer.classnm}"
     again = type(optimizer).gen_class(description["config"])
     assert again.get_description() == optimizer.get_description()
     assert again.name == optimizer.name

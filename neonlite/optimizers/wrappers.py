@@ -1,0 +1,507 @@
+"""Optimizers of other optimizers: one for each layer, averages of the weights, and loss scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, cast, overload
+
+from neonlite.backend import Backend, NervanaObject, Tensor
+from neonlite.backend.transaction import atomic, restore_on_failure
+from neonlite.backend.validation import check_attributes, check_keys, checked_dataclass, from_name, instance, integer
+from neonlite.initializers import compute_dtype
+from neonlite.messages import describe
+from neonlite.optimizers.optimizer import Optimizer, Row, Settings, get_param_list, last_writer
+from neonlite.optimizers.rules import OPTIMIZERS
+from neonlite.optree import Operand, OpTreeNode
+from neonlite.tree_structure import untraced
+from neonlite.typing import Model
+
+if TYPE_CHECKING:
+    from neonlite.layers import Layer
+
+
+@checked_dataclass
+class MultiOptimizer(Optimizer):
+    """Different optimizers for different layers, selected by the name of the layer or of its class.
+
+    The name of the layer has precedence over that of its class. All other layers use the optimizer of 'default'.
+
+    Parameters
+    ----------
+    optimizer_mapping : dict of str to Optimizer or str
+        Maps names of layers or classes, and 'default', to optimizers, or their names such as "adam".
+    name : str, optional
+        Name; default: the class name and a counter.
+
+    Attributes
+    ----------
+    map_list : dict of Optimizer to list of Layer
+        The layers of the last ``optimize``, by optimizer.
+
+    Raises
+    ------
+    TypeError
+        If ``optimizer_mapping`` is not a dict of optimizers, or one of them is a ``LossScaling``.
+    ValueError
+        If there is no 'default'; in ``optimize``, if a key is neither the name of a layer nor of a class.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import Adam, GradientDescentMomentum, MultiOptimizer, RMSProp
+    >>> mapping = {"default": Adam(), "Bias": RMSProp(), "output": GradientDescentMomentum(0.1, 0.9)}
+    >>> optimizer = MultiOptimizer(mapping)
+    """
+
+    optimizer_mapping: dict[str, Any]  # Optimizers; the constructor also accepts their names
+    name: str | None = None  # type: ignore[assignment]
+
+    result_attributes = unread_attributes = (*Optimizer.unread_attributes, "map_list")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = instance("MultiOptimizer: optimizer_mapping", self.optimizer_mapping, dict, "a dict of optimizers")
+        self.optimizer_mapping = mapping = {
+            key: from_name("MultiOptimizer: each of optimizer_mapping", x, OPTIMIZERS) for key, x in given.items()
+        }
+        for x in mapping.values():
+            instance("MultiOptimizer: each of optimizer_mapping", x, Optimizer, "an optimizer, such as Adam(),")
+            if isinstance(x, LossScaling):
+                raise TypeError(
+                    f"MultiOptimizer: expected optimizers without loss scaling, got {describe(x)}. Wrap the "
+                    "MultiOptimizer as a whole: LossScaling(MultiOptimizer(...))."
+                )
+        if "default" not in mapping:
+            have = ", ".join(mapping) or "none"
+            raise ValueError(f"MultiOptimizer: expected a key 'default' for all other layers, got the keys: {have}.")
+
+    def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
+        layer_list = list(layer_list)
+        layers: dict[int, list[Layer]] = {id(optimizer): [] for optimizer in self.optimizer_mapping.values()}
+        for layer, optimizer in zip(layer_list, self._choose(map(layer_and_class_name, layer_list)), strict=True):
+            layers[id(optimizer)].append(layer)
+        self.map_list = {optimizer: layers[id(optimizer)] for optimizer in self.optimizer_mapping.values()}
+        if None in map(last_writer, flatten_optimizers(self)):
+            atomic(self._optimize_each, epoch)
+        else:
+            super().optimize(layer_list, epoch)
+        restore_on_failure(self, "t")
+        self.t += 1
+
+    def _optimize_each(self, epoch: float) -> None:
+        """Update the layers of each optimizer by its ``optimize``, as one may be of the user."""
+        for optimizer, layers in self.map_list.items():
+            optimizer.cuda_graphs = self.cuda_graphs
+            if layers:
+                optimizer.optimize(layers, epoch)
+
+    def _choose(self, names: Iterable[tuple[str, str]]) -> list[Optimizer]:
+        """Return the optimizer of each layer, given its name and that of its class. ValueError for an unknown key."""
+        names, mapping = list(names), self.optimizer_mapping
+        unknown = mapping.keys() - {"default", *(key for pair in names for key in pair)}
+        if unknown and (unknown := unknown - layer_class_names()):
+            have = ", ".join(f"{name} ({classnm})" for name, classnm in names if name) or "none"
+            raise ValueError(
+                f"MultiOptimizer: expected keys that are names or classes of layers, got {', '.join(sorted(unknown))}. "
+                f"The layers are {have}."
+            )
+        return [mapping[next(key for key in (*pair, "default") if key in mapping)] for pair in names]
+
+    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings) -> list[Any]:
+        optimizers = self._choose(settings.owners)
+        rows = list(zip(optimizers, parameters, gradients, settings.owners, strict=True))
+        steps: list[Any] = []
+        for optimizer in dict.fromkeys(optimizers):
+            ws, gs, owners = zip(*[row for other, *row in rows if other is optimizer], strict=True)
+            steps += updates_of(optimizer, ws, gs, settings._replace(owners=owners))
+        return steps
+
+    def get_state(self) -> dict[str, Any]:
+        return {key: optimizer.get_state() for key, optimizer in self.optimizer_mapping.items()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        for key, optimizer in self.optimizer_mapping.items():
+            optimizer.set_state(state[key])
+
+
+class OptimizerWrapper(Optimizer):
+    """Base class of optimizers that wrap another one, which updates the parameters; it may be given by its name."""
+
+    optimizer: Optimizer | str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.optimizer = from_name(f"{self.classnm}: optimizer", self.optimizer, OPTIMIZERS)
+        if not isinstance(self.optimizer, Optimizer) or isinstance(self.optimizer, type(self)):
+            raise TypeError(f"{self.classnm}: expected an optimizer, such as Adam(), got {describe(self.optimizer)}.")
+
+    @property
+    def wrapped(self) -> Optimizer:
+        """The optimizer that updates the parameters."""
+        return cast(Optimizer, self.optimizer)
+
+
+@checked_dataclass
+class WeightAverage(OptimizerWrapper):
+    """Wrap an optimizer: beside each parameter, keep the exponential moving average of its values after each update.
+
+    Formula: ``a = decay a + (1 - decay) w``; the average is ``a / (1 - decay^t)`` after t updates. It is a state of the
+    parameter: checkpoints store it, ``fit`` continues it, and a step that fails leaves it unchanged. Moments of
+    ``BatchNorm`` are not averaged.
+
+    Parameters
+    ----------
+    optimizer : Optimizer or str
+        An optimizer with an update rule, or its name such as "adam". For a MultiOptimizer, wrap those that it contains;
+        wrap LossScaling around this one.
+    decay : float
+        Decay rate of the average per update, in [0, 1); default: 0.999.
+    name : str, optional
+        Name; default: the class name and a counter.
+
+    Raises
+    ------
+    TypeError
+        If ``optimizer`` is not an optimizer with an update rule.
+
+    References
+    ----------
+    Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> from neonlite.optimizers import Adam, WeightAverage
+    >>> be, optimizer = nl.gen_backend("cpu"), WeightAverage(Adam(0.01), decay=0.9)
+    >>> model = nl.Model([nl.layers.Affine(1)])
+    >>> history = model.fit([[0.0], [1.0]], [1.0, 3.0], optimizer=optimizer, progress_bar=False)
+    >>> optimizer.averaged(model).predict([[0.0], [1.0]]).shape
+    (2,)
+    """
+
+    optimizer: Optimizer | str
+    decay: float = 0.999
+    name: str | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.wrapped.check_rule(self.classnm)
+        self.state_names = (*self.wrapped.state_names, "average")
+        self.merges_parameters = self.wrapped.merges_parameters
+
+    @property
+    def kind(self) -> str:
+        return f"{self.classnm}Of{self.wrapped.classnm}({', '.join(self.state_names)})"
+
+    def averaged(self, model: Model) -> Model:
+        """Return a copy of a model with the averages as weights: to evaluate it, predict with it, or save it.
+
+        Parameters
+        ----------
+        model : Model
+            A model that this optimizer trains.
+
+        Returns
+        -------
+        Model
+            The copy. The model itself is unchanged.
+
+        Raises
+        ------
+        ValueError
+            If the model has no averages of this optimizer.
+        """
+        result, found = model.copy(), False
+        for (w, _), states in get_param_list(result.layers.leaves()):
+            kind, t = w.updates or ("", 0)
+            if kind == self.kind and t:
+                w[:], found = states[-1] / (1 - self.decay**t), True
+        if not found:
+            raise ValueError(
+                f"{self.classnm}.averaged: expected a model that was trained by {self.name}, got {model.name} without "
+                "averages. Call model.fit(X, y, optimizer=optimizer) first."
+            )
+        return result
+
+    def _get_scalars_at(self, t: int, epoch: float) -> dict[str, Any]:
+        self.t = t
+        return self.wrapped._get_scalars_at(t, epoch)
+
+    def _update(self, be: Backend, w: Tensor, g: Operand, states: Row, scalars: dict[str, Any]) -> list[Any]:
+        self.wrapped.t = self.t
+        new, *others = self.wrapped._update(be, w, g, states[:-1], scalars)
+        return [new, *others, self.decay * states[-1] + (1 - self.decay) * new]
+
+    def get_state(self) -> dict[str, Any]:
+        return {"t": self.t, "optimizer": self.wrapped.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.t = state["t"]
+        self.wrapped.set_state(state["optimizer"])
+
+
+def layer_class_names() -> set[str]:
+    """Return the names of all classes of layers, also of those that no network contains."""
+    classes: list[Any] = [NervanaObject]
+    for cls in classes:  # which grows
+        classes += cls.__subclasses__()
+    return {cls.__name__ for cls in classes if hasattr(cls, "configure")}
+
+
+def layer_and_class_name(layer: Layer) -> tuple[str, str]:
+    """Return the name of a layer and of its class."""
+    return getattr(layer, "name", ""), type(layer).__name__
+
+
+# --- lossScaling: scale errors for float16 training, and skip updates whose gradients overflow ---
+
+MAX_CONSECUTIVE_SKIPS = 40  # after that many, the scale is not the cause
+SCALE_COUNTS = ("good_steps", "consecutive_skips", "total_skips")
+
+
+@checked_dataclass
+class LossScaling(OptimizerWrapper):
+    """Wrap an optimizer: errors are multiplied by ``scale`` before the backward pass, and gradients divided by it.
+
+    The division is in float32. A step whose gradients are not all finite is skipped: parameters and states are
+    unchanged. With ``dynamic``, the scale is halved after a skipped step, and doubled after ``growth_interval`` steps
+    without one. ``Model.fit`` scales the errors; in a custom training loop, call
+    ``net.bprop(optimizer.scale_errors(errors))``.
+
+    Parameters
+    ----------
+    optimizer : Optimizer or str
+        The optimizer, or its name such as "adam". To use a MultiOptimizer, wrap it as a whole, not its optimizers.
+    scale : float
+        Initial factor of the errors; default: 1024.
+    dynamic : bool
+        Whether the scale is adapted; default: True.
+    growth_interval : int
+        Steps without overflow after which the scale is doubled; default: 2000.
+    name : str, optional
+        Name; default: the class name and a counter.
+
+    Attributes
+    ----------
+    good_steps, consecutive_skips : int
+        Updates since the last skipped step, and skipped steps since the last update.
+    total_skips : int
+        Number of skipped steps.
+
+    Raises
+    ------
+    TypeError
+        If ``optimizer`` is not an optimizer.
+    ValueError
+        If ``scale`` or ``growth_interval`` is not positive.
+    RuntimeError
+        In ``optimize`` and ``step``, if the errors or the cost were not scaled by ``scale_errors``.
+    FloatingPointError
+        In ``optimize`` and ``step``, after 40 consecutive skipped steps.
+
+    References
+    ----------
+    Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import Adam, LossScaling
+    >>> optimizer = LossScaling(Adam(learning_rate=0.001), scale=2.0**15)
+    """
+
+    optimizer: Optimizer | str  # an Optimizer; the constructor also accepts its name
+    scale: float = 2.0**10
+    dynamic: bool = True
+    growth_interval: int = 2000
+    name: str | None = None  # type: ignore[assignment]
+
+    result_attributes = unread_attributes = (*Optimizer.unread_attributes, "scale", *SCALE_COUNTS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_attributes(self, "scale", above=0)
+        self.growth_interval = integer("LossScaling: growth_interval", self.growth_interval)
+        self.good_steps = self.consecutive_skips = self.total_skips = 0
+        self._device_scale: Any = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "scale" and vars(self).get("_device_scale") is not None:
+            self._device_scale.fill(value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_device_scale": None}
+
+    @overload
+    def scale_errors(self, errors: Tensor) -> Tensor: ...
+    @overload
+    def scale_errors(self, errors: list[Tensor]) -> list[Tensor]: ...
+    @overload
+    def scale_errors(self, errors: OpTreeNode) -> OpTreeNode: ...
+    def scale_errors(self, errors: Any) -> Any:
+        """Multiply errors by the scale: tensors in place. CUDA graphs and programs read the current scale in each run.
+
+        Parameters
+        ----------
+        errors : Tensor, list of Tensor or OpTreeNode
+            The errors of a cost; or the cost as an op-tree, of which ``step`` then takes the gradients.
+
+        Returns
+        -------
+        Tensor, list of Tensor or OpTreeNode
+            The same tensors; for an op-tree, its product with the scale.
+        """
+        if isinstance(errors, list | tuple):
+            return [self.scale_errors(error) for error in errors]
+        scale = self._scale_on(errors.backend)
+        if isinstance(errors, OpTreeNode):
+            return errors * scale
+        errors[:] = errors * scale
+        return errors
+
+    def _scale_on(self, be: Backend) -> Tensor:
+        """Return the scale as a tensor (1, 1) on a backend."""
+        if self._device_scale is None or self._device_scale.backend is not be:
+            with untraced():
+                self._device_scale = be.zeros((1, 1), dtype="float32").fill(self.scale)
+        return cast(Tensor, self._device_scale)
+
+    def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
+        layer_list = list(layer_list)
+        if None in map(last_writer, flatten_optimizers(self)):
+            atomic(self._optimize_by_wrapped, layer_list, epoch)
+        else:
+            super().optimize(layer_list, epoch)
+
+    def _optimize_by_wrapped(self, layer_list: list[Layer], epoch: float) -> None:
+        """Divide the gradients by the scale, and call ``optimize`` of the wrapped optimizer, a method of the user."""
+        gradients = [dw for (_, dw), _ in get_param_list(layer_list)]
+        if not gradients:
+            return
+        restore_on_failure(self, "t", "scale", *SCALE_COUNTS)
+        be = cast("Backend", gradients[0].backend)
+        scale = self._check_scaled(be)
+        if not be.evaluate([are_finite(be, gradients)])[0].get().item():
+            return self.count_skip()
+        be.assign(gradients, [be.astype(g, compute_dtype(g)) / scale for g in gradients])
+        self.count_update()
+        self.wrapped.cuda_graphs = self.cuda_graphs
+        self.wrapped.optimize(layer_list, epoch)
+
+    def _check_scaled(self, be: Backend) -> Tensor:
+        """Return the scale as a tensor; RuntimeError if no errors have been scaled."""
+        if self._device_scale is None:
+            raise self._not_scaled()
+        return self._scale_on(be)
+
+    def _not_scaled(self) -> RuntimeError:
+        """Return the error for gradients of a cost that was not scaled."""
+        return RuntimeError(
+            "LossScaling: expected errors that were scaled before the backward pass, got none. Call "
+            "net.bprop(optimizer.scale_errors(errors)), as Model.fit does, or take the gradients of "
+            "optimizer.scale_errors(cost)."
+        )
+
+    def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings) -> list[Any]:
+        be = cast("Backend", parameters[0].backend)
+        scale = self._check_scaled(be)
+        leaves = [g.leaves.values() for g in gradients if isinstance(g, OpTreeNode) and g.leaves is not None]
+        if leaves and not any(x is scale for part in leaves for x in part):
+            raise self._not_scaled()
+        settings = settings._replace(divisors=(scale, *settings.divisors))
+        return [ScaledStep(self, updates_of(self.wrapped, parameters, gradients, settings), gradients)]
+
+    def count_update(self) -> None:
+        """Count an update, and adapt the scale."""
+        self.t, self.good_steps, self.consecutive_skips = self.t + 1, self.good_steps + 1, 0
+        if self.good_steps % self.growth_interval == 0:
+            self._rescale(2)
+
+    def count_skip(self) -> None:
+        """Count a step that was skipped, and adapt the scale; FloatingPointError after too many in a row."""
+        self.total_skips, self.consecutive_skips, self.good_steps = self.total_skips + 1, self.consecutive_skips + 1, 0
+        if self.consecutive_skips == MAX_CONSECUTIVE_SKIPS:
+            raise FloatingPointError(
+                f"LossScaling: expected finite gradients, got NaN or infinity in {MAX_CONSECUTIVE_SKIPS} consecutive "
+                f"steps, down to a scale of {self.scale:g}. Training diverged: reduce the learning rate or the scale."
+            )
+        self._rescale(0.5)
+
+    def _rescale(self, factor: float) -> None:
+        if self.dynamic:
+            self.scale *= factor
+
+    def get_state(self) -> dict[str, Any]:
+        counts = {name: getattr(self, name) for name in SCALE_COUNTS}
+        return {"t": self.t, "scale": float(self.scale), **counts, "optimizer": self.wrapped.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        check_keys("LossScaling: the state", state, self.get_state())
+        if self.wrapped.get_state().keys() == state["optimizer"].keys():  # else a different optimizer
+            self.wrapped.set_state(state["optimizer"])
+        for key, value in state.items():
+            if key != "optimizer":
+                setattr(self, key, value)
+
+
+class ScaledStep:
+    """An update by scaled gradients; without effect if one of them is not finite, which is known after it."""
+
+    def __init__(self, optimizer: LossScaling, steps: Sequence[Any], gradients: Sequence[Operand]) -> None:
+        self.optimizer, self.steps = optimizer, steps
+        self.be: Any = gradients[0].backend
+        self.is_replayed = all(step.is_replayed for step in steps)
+        self.overflow = self.be.zeros((1, 1))  # 0 if the gradients of the last run were finite, as in a dry run, else 1
+
+    def current_updates(self) -> list[Any] | None:
+        """Return what the steps of the wrapped optimizer return; None if one returns None."""
+        updates = [step.current_updates() for step in self.steps]
+        return None if None in updates else updates
+
+    def count(self, epoch: float | None = None) -> None:
+        """Count the update, until ``finish`` reads whether it was one."""
+        restore_on_failure(self.optimizer, "t", "scale", *SCALE_COUNTS)
+        for step in self.steps:
+            step.count(epoch)
+
+    def finish(self) -> None:
+        """Adapt the scale; after an update without effect, restore the numbers of updates."""
+        if not self.overflow.get().item():
+            return self.optimizer.count_update()
+        for step in self.steps:
+            step.restore(*step.before)
+        self.optimizer.count_skip()
+
+    def assignments(self) -> list[tuple[Tensor, Operand]]:
+        """Return each parameter and state with its new value, or its old one if a gradient is not finite."""
+        be = self.be
+        gradients = [g for step in self.steps for _, (_, g, *_) in step.rows]
+        finite = are_finite(be, gradients)
+        pairs = [pair for step in self.steps for pair in step.assignments()]
+        return [(self.overflow, 1 - finite), *((t, be.where(finite, value, t)) for t, value in pairs)]
+
+
+def are_finite(be: Backend, gradients: Sequence[Operand]) -> Operand:
+    """Return whether all elements of gradients are finite: 1 or 0, as an op-tree (1, 1)."""
+    return reduce(be.minimum, [be.reshape(be.min(be.finite(g)), (1, 1)) for g in gradients])
+
+
+def updates_of(
+    optimizer: Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings
+) -> list[Any]:
+    """Return the update by an optimizer that another one contains; TypeError if it defines ``optimize``."""
+    if last_writer(optimizer) is None:
+        raise TypeError(
+            f"optimizer: expected an optimizer that defines update_rule or get_scalars, got {describe(optimizer)}, "
+            "which defines optimize."
+        )
+    return optimizer._make_steps(parameters, gradients, settings)
+
+
+def flatten_optimizers(optimizer: Optimizer) -> list[Optimizer]:
+    """Return the optimizers that a MultiOptimizer, LossScaling or Distributed contains, or the optimizer itself."""
+    if isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        return flatten_optimizers(inner)
+    if isinstance(optimizer, MultiOptimizer):
+        return [x for part in optimizer.optimizer_mapping.values() for x in flatten_optimizers(part)]
+    return [optimizer]
