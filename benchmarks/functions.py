@@ -3,7 +3,7 @@
 python benchmarks/functions.py            # ten minutes; writes results/functions.json and results/functions.md
 python benchmarks/functions.py --quick    # every tenth function, short measurements; writes nothing
 python benchmarks/functions.py --times    # measures the times again, and keeps the values
-python benchmarks/functions.py --only linalg
+python benchmarks/functions.py --only linalg    # measures the values of these functions again
 """
 
 from __future__ import annotations
@@ -405,21 +405,25 @@ def page(report: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smoke test, which writes nothing")
-    parser.add_argument("--only", default="", metavar="WORD", help="values of functions with this word; writes nothing")
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="measure the values of functions with this word again"
+    )
     parser.add_argument("--times", action="store_true", help="measure the times again, and keep the values")
     options = parser.parse_args()
     nl.gen_backend("cpu")
     import_module("jax").config.update("jax_enable_x64", True)
     names = [name for name in functions() if options.only in name]
-    if options.quick or options.only:
-        measure_values(names[:: 20 if options.quick else 1])
-        if options.quick:
-            measure_times(QUICK)
+    if options.quick:
+        measure_values(names[::20])
+        measure_times(QUICK)
         return
-    about = machine("numpy", "jax", "torch", "autograd") | {"threads": get_num_threads()}
     path = RESULTS / "functions.json"
-    values = json.loads(path.read_text())["values"] if options.times else measure_values(names)
-    report = {"machine": about, "values": values, "times": measure_times(FULL)}
+    known = json.loads(path.read_text()) if options.only or options.times else {"values": [], "times": []}
+    found = {} if options.times else {row["function"]: row for row in measure_values(names)}
+    values = [found.pop(row["function"], row) for row in known["values"]] + [*found.values()]
+    times = known["times"] if options.only else measure_times(FULL)
+    about = machine("numpy", "jax", "torch", "autograd") | {"threads": get_num_threads()}
+    report = {"machine": known["machine"] if options.only else about, "values": values, "times": times}
     save("functions", report, page(report))
 
 

@@ -410,6 +410,18 @@ def test_repeated_calls_with_given_derivatives_and_checkpoints_are_one_structure
     assert run(100) <= first + 200
 
 
+def test_given_derivatives_that_differ_in_a_number_or_in_their_kind_differ(be64: Backend) -> None:
+    for factor in (2.5, 3.5):
+        f = nl.custom_grad(lambda x, c=factor: (x * 2.0, lambda error: error * c))
+        assert float(nl.grad(f)(1.0)) == factor
+    given = nl.custom_grad(lambda x: (xp.exp(x), lambda error: error * xp.exp(x)))
+    again = nl.checkpoint(lambda x: xp.exp(x))
+    for _ in range(2):
+        assert float(nl.jvp(again, (0.0,), (3.0,))[1]) == 3
+        with pytest.raises(NotImplementedError):
+            nl.jvp(given, (0.0,), (3.0,))
+
+
 def deep(block: Any) -> Any:
     def f(p: Any, x: Any) -> Any:
         for w in p:
