@@ -16,7 +16,6 @@ from functools import reduce
 from itertools import groupby, islice
 from numbers import Real
 from operator import add, is_, or_, truediv
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
 from neonlite import typing
@@ -33,7 +32,7 @@ from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule, counts_updates
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.programs import Program, Trace, flatten, label_leaves, operand_of, tracing, unflatten
-from neonlite.tree_structure import refuse_in_trace, transforms, untraced
+from neonlite.tree_structure import is_inside, refuse_in_trace, untraced
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 
 if TYPE_CHECKING:
@@ -391,7 +390,7 @@ class Optimizer(NervanaObject):
             new, *others = rule._update(be, w, g, states, cast)
             results += [be.astype(new, w.info.dtype), *others]
         is_live = None
-        if trace is not None or get_ident() in transforms:
+        if is_inside():
             is_live = reduce(or_, [getattr(x, "is_live", 0) for column in columns for x in column])
         else:
             results = be.evaluate(results)
