@@ -483,7 +483,8 @@ def op_of_loop(be: Any, trees: Sequence[Any], places: Sequence[Argument]) -> Op:
         )
 
     return Op("while_loop", run, no_gradient, "the state after a loop", arity=-1, kind="library", may_raise=True,
-              shape_fn=lambda *_, **__: (1, size), result_dtype="explicit", promoted_operands=slice(0))  # fmt: skip
+              shape_fn=lambda *_, **__: (1, size), result_dtype="explicit", promoted_operands=slice(0),
+              has_method=False)  # fmt: skip
 
 
 def check_exact(state: Sequence[Tensor]) -> None:

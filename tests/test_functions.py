@@ -615,6 +615,16 @@ def test_a_while_loop_says_what_it_cannot_repeat(be64: Backend) -> None:
 # --- what a transform shows, and errors ------------------------------------------------------------------------------
 
 
+def test_a_formula_names_loops_and_functions_with_given_derivatives(be64: Backend) -> None:
+    def add(x: Any, y: Any) -> Any:  # named as an op that has a symbol
+        return x - y, lambda error: (error, error)
+
+    x = be64.ones((1, 1), name="x")
+    assert nl.custom_grad(add)(x, x).pp() == "(add x x)"
+    doubled = nl.vmap(lambda x: nl.while_loop(lambda y: y < 9, lambda y: y * 2, x))
+    assert "(while_loop (reshape (slice" in doubled.pp(xp.asarray([2.0]))
+
+
 def test_a_transform_shows_formulas_with_the_names_of_the_parameters(be64: Backend) -> None:
     both = nl.grad(lambda params, x: xp.sum(params["w"] * x + params["b"]))
     arguments = {"w": xp.asarray([1.0, 2.0]), "b": 0.5}, xp.asarray([3.0, 4.0])
