@@ -36,6 +36,7 @@ from neonlite.variables import (
     loop_operands,
     node_of_call,
     tensors_of,
+    without,
 )
 
 P = ParamSpec("P")
@@ -620,8 +621,8 @@ def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
         call = Call(f"checkpoint({name_of(f)})", f, args, kwargs)
         like, tree = single_output(call, call.result)
         floats = [x for x in tensors_of(tree) if x.info.dtype in FLOAT_DTYPES]
-        arguments = [x for x in call.variables if any(x is y for y in floats)]
-        variables = arguments + [x for x in floats if all(x is not y for y in arguments)]
+        arguments = without(call.variables, without(call.variables, floats))
+        variables = arguments + without(floats, arguments)
         if not arguments:
             return call.close_result(call.result)[0]
         error = Variable(call.be.tensor_info(tree.shape, tree.info.dtype), "error")

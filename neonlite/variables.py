@@ -86,6 +86,12 @@ def tensors_of(*trees: Any) -> list[Tensor]:
     return list({id(x): x for x in operands if isinstance(x, Tensor)}.values())
 
 
+def without(tensors: Sequence[Tensor], excluded: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors that are not among others."""
+    ids = set(map(id, excluded))
+    return [x for x in tensors if id(x) not in ids]
+
+
 def substitute(trees: Sequence[Any], values: Values) -> list[Any]:
     """Return op-trees with other operands in the place of some tensors; equal parts remain shared."""
     built = dict(values)
@@ -220,10 +226,16 @@ class Call:
 
     def gradients(self, tree: OpTreeNode, error: Operand | None = None) -> list[Operand]:
         """Return the gradients of an op-tree with respect to the variables."""
-        leaves = tensors_of(tree)
+        leaves: dict[int, Tensor] = {}
+        in_memory: dict[int, list[Tensor]] = {}
+        for y in tensors_of(tree):
+            leaves[id(y)] = y
+            in_memory.setdefault(id(y.allocation), []).append(y)
         for x in self.variables:
-            is_used, given = any(y is x for y in leaves), x.given
-            if not is_used and isinstance(given, Tensor) and any(overlap(given, y) != "none" for y in leaves):
+            given = x.given
+            if id(x) in leaves or not isinstance(given, Tensor):
+                continue
+            if any(overlap(given, y) != "none" for y in in_memory.get(id(given.allocation), ())):
                 raise ValueError(
                     f"{self.name}: expected a result that depends on the argument {x.name}, got one that depends on "
                     f"the tensor that was passed for it, {describe(given)}, by another way, as a layer reads its "
@@ -386,8 +398,7 @@ def node_of_call(
         Whether the gradients compute again, from the first of the variables, what they need of the value.
     """
     be = tree.backend
-    found = {id(x): x for x in tensors_of(tree, *grads)}
-    operands = [*variables, *[x for key, x in found.items() if x is not error and all(x is not y for y in variables)]]
+    operands = [*variables, *without(tensors_of(tree, *grads), [error, *variables])]
     # without the memory of tensors, which the cache of structures would keep
     places = [Variable(x.info, x.name or name) for x in operands]
     body, *rest = substitute([tree, *grads], {id(x): y for x, y in zip(operands, places, strict=True)})
@@ -437,13 +448,12 @@ def op_of_call(
 def loop_operands(be: Any, test: OpTreeNode, body: Sequence[Operand], variables: Sequence[Tensor]) -> list[Operand]:
     """Return the last state of a loop, given its condition and the next state as expressions of variables."""
     trees = [test, *body]
-    others = [x for x in tensors_of(*trees) if all(x is not y for y in variables)]
     if any(z.info.op_def.kind == "random" for z in postorder(*trees)):
         raise TypeError(
             "while_loop: expected a loop without random numbers, which would be the same in each step, got a function "
             "that draws them. Draw them before the loop, and take those of a step by their index."
         )
-    operands = [*variables, *others]
+    operands = [*variables, *without(tensors_of(*trees), variables)]
     # without the memory of tensors, which the cache of structures would keep
     places = [Argument(None, x.info, x.name) for x in operands]
     trees = substitute(trees, {id(x): y for x, y in zip(operands, places, strict=True)})

@@ -15,14 +15,15 @@ All values are computed before targets that alias operands are written, so ``x[:
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neonlite import messages
 from neonlite.backend.measure import format_bytes
 from neonlite.backend.planning.steps import Stage, StepList, build_stages
-from neonlite.ops.functions import is_contiguous
+from neonlite.ops.functions import Shape, is_contiguous
 from neonlite.tree_structure import Info, Leaves
 from neonlite.typing import OperandLike, dtype_bits
 
@@ -64,7 +65,10 @@ class Plan(StepList):
         arena_start: int = 0,
     ) -> None:
         super().__init__(trees, leaves, targets)
-        self.aliases, self.targets_alias, self.arena_start = list(aliases), targets_alias, arena_start
+        self.aliases: dict[int, list[tuple[int, str]]] = {}  # {target: (leaf, "exact" or "partial") of each}
+        for i, leaf, how in aliases:
+            self.aliases.setdefault(i, []).append((leaf, how))
+        self.targets_alias, self.arena_start = targets_alias, arena_start
         self.required_arena_bytes = lambda: 0
         self.primitives: dict[int, Any] = {}  # {value: the ``PrimitiveCall`` that computes it}; set by the executor
         self.nhwc: set[int] = set()  # images of the shape (N, *sizes, C); set by the executor
@@ -110,8 +114,8 @@ class Plan(StepList):
             return not isinstance(leaf, Info) or bool(leaf.attrs["contiguous"])
         return (
             v not in self.outputs
-            or not self.is_direct[self.outputs.index(v)]
-            or self.targets[self.outputs.index(v)].attrs["contiguous"]
+            or not self.is_direct[self.outputs[v]]
+            or self.targets[self.outputs[v]].attrs["contiguous"]
         )
 
     def set_stages(self, stages: list[Stage]) -> None:
@@ -124,7 +128,7 @@ class Plan(StepList):
         """
         self.stages, self.stage_of = stages, {v: i for i, stage in enumerate(stages) for v in stage.steps}
         self.last_read = find_last_reads(self)
-        self.is_direct = [not self.targets_alias and can_write_directly(self, i) for i in range(len(self.outputs))]
+        self.is_direct = [not self.targets_alias and can_write_directly(self, v) for v in self.outputs]
         self.temporaries = find_temporaries(self)
         self.held_in_targets = assign_to_targets(self)
         self.in_place = {}
@@ -241,16 +245,15 @@ def find_last_reads(plan: Plan) -> dict[int, int]:
     return last
 
 
-def can_write_directly(plan: Plan, i: int) -> bool:
+def can_write_directly(plan: Plan, v: int) -> bool:
     """Return whether a value can be written to its target directly: no aliased operand is read afterwards."""
-    v = plan.outputs[i]
-    step, stage_index = plan.step_of(v), plan.stage_of[v]
+    i, step, stage_index = plan.outputs[v], plan.step_of(v), plan.stage_of[v]
     if any(plan.stage_of[u] >= stage_index and (u != v or step.kind != "library") for u in plan.raising_values):
         return False
     if (step.kind != "elementwise" or v in plan.viewed_values) and not plan.targets[i].attrs["contiguous"]:
         return False
-    for target, k, overlap_kind in plan.aliases:
-        if target == i and (last := plan.last_read.get(k, -1)) >= stage_index:
+    for k, overlap_kind in plan.aliases.get(i, ()):
+        if (last := plan.last_read.get(k, -1)) >= stage_index:
             in_step = overlap_kind == "exact" and _is_written_last(plan, v) and k not in plan.viewed_values
             if last > stage_index or not in_step:
                 return False
@@ -259,21 +262,21 @@ def can_write_directly(plan: Plan, i: int) -> bool:
 
 def _is_written_last(plan: Plan, v: int) -> bool:
     """Return whether each element of a value is written after its stage has read the operands at this element."""
-    stage = plan.stages[plan.stage_of[v]]
-    in_one_pass = plan.step_of(v).shape == stage.domain or not any(v in plan.step_of(u).inputs for u in stage.steps)
-    return plan.step_of(v).kind == "elementwise" and in_one_pass
+    step, stage = plan.step_of(v), plan.stages[plan.stage_of[v]]
+    if step.kind != "elementwise":
+        return False
+    return step.shape == stage.domain or not any(v in plan.step_of(u).inputs for u in stage.steps)
 
 
 def find_temporaries(plan: Plan) -> dict[int, int]:
     """Return the values that must be stored outside of their target: {value: the last stage that reads it}."""
     temporaries: dict[int, int] = {}
-    outputs = set(plan.outputs)
     written_directly = {v for v, direct in zip(plan.outputs, plan.is_direct, strict=True) if direct}
     for v, step in plan.numbered_steps:
         if step.kind == "view" or v in written_directly:
             continue
         last = plan.last_read.get(v, -1)
-        if v in outputs:
+        if v in plan.outputs:
             temporaries[v] = len(plan.stages)
         else:
             stage = plan.stages[plan.stage_of[v]]
@@ -283,49 +286,64 @@ def find_temporaries(plan: Plan) -> dict[int, int]:
     return temporaries
 
 
-def assign_to_targets(plan: Plan) -> dict[int, int]:
-    """Return the temporaries that can use a target's memory until its own value is written: {value: target}.
+def assign_to_targets(plan: Plan) -> dict[int, list[int]]:
+    """Return {target: the temporaries that can use its memory, one after another, until its own value is written}.
 
     For example ``e = exp(x)`` of a softmax, or ``W x`` before a bias is added.
     """
-    held: dict[int, int] = {}
+    held: dict[int, list[int]] = {}
     last_raise = max((plan.stage_of[v] for v in plan.raising_values), default=-1)
-    temporaries = sorted(plan.temporaries, key=lambda v: plan.stage_of[v])
-    outputs, aliased = set(plan.outputs), {target for target, _, _ in plan.aliases}
-    for i, w in enumerate(plan.outputs):
+    waiting: dict[tuple[Shape, str], list[int]] = {}  # in the order of their stages
+    for v in sorted(plan.temporaries, key=plan.stage_of.__getitem__):
+        if v not in plan.viewed_values and v not in plan.outputs:
+            waiting.setdefault(plan.step_of(v)[3:5], []).append(v)
+    for w, i in plan.outputs.items():
         output = plan.step_of(w)
-        is_aliased = i in aliased or not plan.targets[i].attrs["contiguous"]
+        is_aliased = i in plan.aliases or not plan.targets[i].attrs["contiguous"]
         if is_aliased or not plan.is_direct[i] or not _is_written_last(plan, w):
             continue
         stage_index = plan.stage_of[w]
         until = stage_index - plan.stages[stage_index].writes_early
-        occupied_until = -1  # the last stage in which the target's memory is in use
-        for v in temporaries:
-            step, first, last = plan.step_of(v), plan.stage_of[v], plan.temporaries[v]
-            is_alike = (step.shape, step.dtype) == (output.shape, output.dtype) and v not in plan.viewed_values
-            is_free = max(occupied_until, last_raise) < first and last <= until
-            if is_alike and is_free and v not in outputs and v not in held:
-                held[v], occupied_until = i, last
+        alike = waiting.get((output.shape, output.dtype), [])
+        k = bisect_right(alike, last_raise, key=plan.stage_of.__getitem__)
+        while k < len(alike) and plan.stage_of[v := alike[k]] <= until:
+            if (last := plan.temporaries[v]) > until:
+                k += 1
+                continue
+            held.setdefault(i, []).append(alike.pop(k))
+            k = bisect_right(alike, last, lo=k, key=plan.stage_of.__getitem__)  # those after its last use
     return held
 
 
 def find_dead_operands(plan: Plan, excluded: Collection[int]) -> dict[int, int]:
     """Return {temporary: an operand of its stage that no later stage reads}: both have the shape of the stage."""
     found: dict[int, int] = {}
+    dead: dict[int, dict[str, list[int]]] = {}  # {stage: its operands of each dtype}
     for v in plan.offsets:
         index, step = plan.stage_of[v], plan.step_of(v)
         stage = plan.stages[index]
         if stage.kind != "fused" or step.kind != "elementwise" or step.shape != stage.domain or v in excluded:
             continue
-        operands = dict.fromkeys(x for u in stage.steps for x in plan.step_of(u).inputs if isinstance(x, int))
-        bases = [plan.view_base(x) for x in operands]
-        for x, base in zip(operands, bases, strict=True):
-            is_dead = base in plan.offsets and plan.stage_of[base] < index == plan.temporaries[base]
-            is_alike = is_dead and (plan.shape(x), plan.dtype(x)) == (step.shape, step.dtype)
-            is_whole = is_alike and plan.is_contiguous(x) and plan.step_of(base).nbytes == step.nbytes
-            if is_whole and bases.count(base) == 1 and base not in excluded and x not in found.values():
-                found[v] = x
-                break
+        if index not in dead:
+            dead[index] = _dead_operands(plan, index, excluded)
+        if alike := dead[index].get(step.dtype):
+            found[v] = alike.pop()
+    return found
+
+
+def _dead_operands(plan: Plan, index: int, excluded: Collection[int]) -> dict[str, list[int]]:
+    """Return {dtype: the operands of a stage, last first, of its shape, whose memory no later stage reads}."""
+    stage = plan.stages[index]
+    found: dict[str, list[int]] = {}
+    operands = dict.fromkeys(x for u in stage.steps for x in plan.step_of(u).inputs if isinstance(x, int))
+    bases = {x: plan.view_base(x) for x in operands}
+    count = Counter(bases.values())
+    for x, base in reversed(bases.items()):
+        is_dead = base in plan.offsets and plan.stage_of[base] < index == plan.temporaries[base]
+        is_alike = is_dead and plan.shape(x) == stage.domain and plan.is_contiguous(x)
+        is_whole = is_alike and plan.step_of(base).nbytes == plan.step_of(x).nbytes and count[base] == 1
+        if is_whole and base not in excluded:
+            found.setdefault(plan.dtype(x), []).append(x)
     return found
 
 
@@ -333,8 +351,9 @@ def assign_offsets(plan: Plan, shifts: dict[int, int]) -> tuple[dict[int, int], 
     """Assign each temporary an arena offset, plus its shift; two overlap only if their lifetimes do not."""
     owners: dict[int, int] = {}  # {temporary: the first one in its memory}
     until: dict[int, int] = {}  # {the first one: the last stage in which the memory is in use}
+    held = {v for values in plan.held_in_targets.values() for v in values}
     for v, last in sorted(plan.temporaries.items(), key=lambda item: plan.stage_of[item[0]]):
-        if v not in plan.held_in_targets:
+        if v not in held:
             owners[v] = owners[plan.view_base(plan.in_place[v])] if v in plan.in_place else v
             until[owners[v]] = last
     lifetimes = [
@@ -342,14 +361,17 @@ def assign_offsets(plan: Plan, shifts: dict[int, int]) -> tuple[dict[int, int], 
     ]
     offsets: dict[int, int] = {}
     used: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), sorted
+    ends: dict[tuple[int, int, int], int] = {}  # where the next one of the same size and lifetime is placed, or after
     for nbytes, first, last, v in sorted(lifetimes, key=lambda lifetime: -lifetime[0]):
-        at = plan.arena_start
-        for low, high, f, t in used:
+        at = ends.get((nbytes, first, last), plan.arena_start)
+        for n in range(bisect_left(used, (at,)), len(used)):
+            low, high, f, t = used[n]
             if f <= last and first <= t:
                 if at + nbytes <= low:
                     break
                 at = max(at, high)
         offsets[v] = at + shifts.get(v, 0)
+        ends[nbytes, first, last] = at + nbytes
         insort(used, (at, at + nbytes, first, last))
     end = max((high for _, high, _, _ in used), default=plan.arena_start)
     return {v: offsets[owner] for v, owner in owners.items()}, end

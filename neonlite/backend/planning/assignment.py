@@ -194,13 +194,14 @@ def reshape_targets(plan: Plan, reshape: Callable[[NativeArray, tuple[int, ...]]
 def find_aliases(targets: Sequence[Tensor], operands: Collection[Any]) -> tuple[tuple[int, int, str], ...] | None:
     """Return (target, operand, "exact" or "partial") for each pair that shares memory; None if there is none."""
     targets_in = _by_allocation(targets)
-    aliases: Any = None
-    for k, x in enumerate(operands):
-        if isinstance(x, Tensor):
-            for i, t in targets_in.get(id(x.allocation), ()):
-                if (how := overlap(t, x)) != "none":
-                    aliases = (*(aliases or ()), (i, k, how))
-    return aliases
+    found = [
+        (i, k, how)
+        for k, x in enumerate(operands)
+        if isinstance(x, Tensor)
+        for i, t in targets_in.get(id(x.allocation), ())
+        if (how := overlap(t, x)) != "none"
+    ]
+    return tuple(found) or None
 
 
 def targets_alias(targets: Sequence[Tensor]) -> bool:

@@ -91,12 +91,12 @@ class StepList:
         for x, (op, attrs, ids, shape, dtype, compute_dtype) in composites.items():
             if isinstance(v := value(x), int) and v >= len(self.leaves):
                 self.composites[v] = Step(op, dict(attrs), tuple(map(value, ids)), shape, dtype, compute_dtype)
-        self.outputs: list[int] = []  # the values of the targets
+        self.outputs: dict[int, int] = {}  # {value: the number of its target}, in the order of the targets
         for i, x in enumerate(map(value, result_ids)):
             source = self._skip_reshapes(x, self.targets[i])
             if source != x:
                 self.targets[i] = self.targets[i].be.tensor_info(self.shape(source), self.targets[i].dtype)
-            self.outputs.append(self._make_output(source, self.targets[i]))
+            self.outputs[self._make_output(source, self.targets[i])] = i
 
     # --- values ---
 

@@ -526,7 +526,7 @@ class PlanRewriter:
     def __init__(self, primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> None:
         self.primitives, self.plan, self.preferring = primitives, plan, preferring
         self.takes_short_rows = primitives.takes_short_rows
-        self.steps, self.outputs = dict(plan.numbered_steps), set(plan.outputs)
+        self.steps, self.outputs = dict(plan.numbered_steps), plan.outputs
         self.shapes = {v: plan.shape(v) for v in range(len(plan.leaves) + len(plan.steps))}
         self.plain: dict[int, int] = {v: v for v in range(len(plan.leaves))}  # {old value: new value}
         self.nhwc: dict[int, int] = {}
@@ -548,7 +548,7 @@ class PlanRewriter:
                     self.append_parameters(by_value[v])
             elif v in needed:
                 self.append(v, step)
-        plan.outputs = [self.as_output(i, v) for i, v in enumerate(plan.outputs)]
+        plan.outputs = {self.as_output(i, v): i for v, i in plan.outputs.items()}
         plan.nhwc = {*self.nhwc.values(), *self.rows.values()}
         plan.plan_stages()
 

@@ -481,7 +481,7 @@ class MetaExecutor:
         self.executor.compile(plan)
         flops, draws = plan.flops, [step for step in plan.steps if step.kind == "random"]
         xp: Any = self.runtime.xp
-        direct = {v: i for i, v in enumerate(plan.outputs) if plan.is_direct[i]}
+        direct = {v: i for v, i in plan.outputs.items() if plan.is_direct[i]}
         others = {x for v, call in plan.primitives.items() for x in call.outputs if x != v}  # of another step's call
         calls = [call for v, call in plan.primitives.items() if v not in others]
 

@@ -398,9 +398,9 @@ class CudaExecutor:
         in_primitives = [x.required_arena_bytes() for call in plan.primitives.values() for x in call.plans]
         nbytes = max([plan.arena_bytes + workspace_bytes, *in_primitives])
         plan.required_arena_bytes = lambda: nbytes
-        direct_outputs = [(i, v) for i, v in enumerate(plan.outputs) if plan.is_direct[i]]
-        direct_outputs += [(i, v) for v, i in plan.held_in_targets.items()]
-        copied_outputs = [(i, v) for i, v in enumerate(plan.outputs) if not plan.is_direct[i]]
+        direct_outputs = [(i, v) for v, i in plan.outputs.items() if plan.is_direct[i]]
+        direct_outputs += [(i, v) for i, values in plan.held_in_targets.items() for v in values]
+        copied_outputs = [(i, v) for v, i in plan.outputs.items() if not plan.is_direct[i]]
         # The arguments of fused kernels depend on addresses and scalars alone, so that launches can be cached. Random
         # draws advance a counter, and gathers register checks.
         can_cache_launches = not copied_outputs and all(

@@ -409,29 +409,28 @@ class SumTerm(NamedTuple):
 
 def fuse_gemm_sums(plan: Plan) -> None:
     """Replace sums of products by ``gemm_sum`` stages, where they can be accumulated in their target."""
-    for i in range(len(plan.outputs)):
-        if stages := _match_gemm_sum(plan, i):
+    for output, i in plan.outputs.items():
+        if stages := _match_gemm_sum(plan, output):
             trial = copy.copy(plan)
             trial.set_stages(stages)
             if trial.is_direct[i]:
                 plan.__dict__.update(trial.__dict__)
 
 
-def _match_gemm_sum(plan: Plan, i: int) -> list[Stage] | None:
-    """Return the stages with a ``gemm_sum`` stage for output i; None if it is no such sum or overwrites an operand."""
-    output = plan.outputs[i]
+def _match_gemm_sum(plan: Plan, output: int) -> list[Stage] | None:
+    """Return the stages with a ``gemm_sum`` stage for an output; None if it is no such sum or overwrites an operand."""
     terms, add_steps = flatten_sum(plan, output)
     products = [v for v, *_ in terms if isinstance(v, int) and _is_product(plan, v)]
     addends = [v for v, *_ in terms if v not in products]
-    aliased_leaves = {leaf for target, leaf, _ in plan.aliases if target == i}
+    aliases = plan.aliases.get(plan.outputs[output], [])
     operands = {plan.view_base(x) for v in products for x in plan.step_of(v).inputs}  # type: ignore[arg-type]
     is_safe = (
         len(products) == len(set(products))
         and not plan.targets_alias
-        and not operands & {*aliased_leaves, *plan.outputs}
+        and not operands & {*plan.outputs, *(leaf for leaf, _ in aliases)}
     )
     is_in_place = len(addends) <= 1 and all(
-        (i, v, "exact") in plan.aliases and plan.dtype(v) == plan.dtype(output) for v in addends
+        (v, "exact") in aliases and plan.dtype(v) == plan.dtype(output) for v in addends
     )
     readers = [u for u, step in plan.numbered_steps if {*step.inputs} & {*products, *add_steps} - {output}]
     if len(terms) < 2 or not (products and is_safe and is_in_place) or not set(readers) <= {*add_steps}:

@@ -453,9 +453,9 @@ class MultiStageRunner:
         self.executor = executor
         self.views = {v: step for v, step in plan.numbered_steps if step.kind == "view"}
         self.arena_views = {v for v in self.views if plan.view_base(v) in plan.offsets}
-        self.direct = [(i, v) for i, v in enumerate(plan.outputs) if plan.is_direct[i]]
-        self.direct += [(i, v) for v, i in plan.held_in_targets.items()]
-        self.copied = [(i, v) for i, v in enumerate(plan.outputs) if not plan.is_direct[i]]
+        self.direct = [(i, v) for v, i in plan.outputs.items() if plan.is_direct[i]]
+        self.direct += [(i, v) for i, values in plan.held_in_targets.items() for v in values]
+        self.copied = [(i, v) for v, i in plan.outputs.items() if not plan.is_direct[i]]
 
     def run(self, targets: Sequence[Array], leaves: Sequence[NativeArray]) -> None:
         """Compute all values, then copy those that could not be written to their targets directly."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from threading import get_ident
@@ -171,11 +172,10 @@ class FusedStage:
         self.steps = {v: plan.step_of(v) for v in stage.steps}
         self.size = math.prod(stage.domain)
         self.reductions = [v for v, s in self.steps.items() if s.kind == "reduction"]
-        self.outputs = [
-            v for v in self.steps if v not in self.reductions and (v in plan.temporaries or v in plan.outputs)
-        ]
-        self.inputs = sorted(x for x in set(self._operands()) if x not in self.steps)
-        self.views = [v for v, step in plan.numbered_steps if step.kind == "view" and v in self.inputs]
+        stored = plan.temporaries.keys() | plan.outputs.keys()
+        self.outputs = [v for v, s in self.steps.items() if s.kind != "reduction" and v in stored]
+        self.inputs = sorted({x for x in self._operands() if x not in self.steps})
+        self.views = [x for x in self.inputs if (step := plan.find_step(x)) is not None and step.kind == "view"]
         self.arguments = [*self.inputs, *self.outputs, *self.reductions]
         self.drops_axes = any(not self.steps[v].attrs.get("keepdims", True) for v in self.reductions)
         self.steps, self.chains = executor.fuse_chains(plan, self.steps, stage.domain, self.outputs)
@@ -418,7 +418,7 @@ class FusedStage:
     def make_runner(self) -> Runner:
         """Return the runner of a plan that consists of this stage."""
         function, cached_views, create = self.function, self.executor.cached_views, self.single_worker_registers
-        inputs, target_indices = self.inputs, [self.plan.outputs.index(v) for v in (*self.outputs, *self.reductions)]
+        inputs, target_indices = self.inputs, [self.plan.outputs[v] for v in (*self.outputs, *self.reductions)]
         in_order = inputs == list(range(len(self.plan.leaves))) and target_indices == sorted(target_indices)
 
         def run(targets: Sequence[Array], leaves: Sequence[NativeArray]) -> None:
@@ -602,11 +602,12 @@ class StageCode:
             return f"f{n}(xp, {', '.join(arrays)}, **k{n})"
 
         lines: list[str] = []
+        numbers = {v: n for n, v in enumerate(self.reductions)}
         for i, v in enumerate(order):
             step, template = self.steps[v], templates[v]
             operands = [text(x, step.compute_dtype) for x in step.inputs]
             if step.kind == "reduction":
-                n = self.reductions.index(v)
+                n = numbers[v]
                 names[f"a{n}"] = self.stage.axes_in_call(n)
                 names[f"d{n}"] = accumulation_dtype(step)
                 if function := reductions.get(v):
@@ -646,12 +647,13 @@ class StageCode:
     def _select_reduction_functions(self) -> dict[int, Callable[..., None]]:
         """Return {reduction: function} where that is faster than NumPy; a summed product is part of it."""
         functions = {}
+        count = Counter(x for step in self.steps.values() for x in {*step.inputs})
+        outputs = set(self.outputs)
         for n, v in enumerate(self.reductions):
             step = self.steps[v]
             (x,) = step.inputs
-            is_step = isinstance(x, int) and x in self.steps and x not in self.chains and x not in self.outputs
-            has_one_reader = is_step and sum(x in other.inputs for other in self.steps.values()) == 1
-            can_include = has_one_reader and step.op.name == "sum"
+            is_step = isinstance(x, int) and x in self.steps and x not in self.chains and x not in outputs
+            can_include = is_step and count[x] == 1 and step.op.name == "sum"
             factors = find_product_factors(self.plan, self.steps[x], self.stage.domain) if can_include else ()  # type: ignore[index]
             if function := select_reduction_function(step, *self.stage.tile_and_axes(n), bool(factors)):
                 functions[v] = function
@@ -721,10 +723,10 @@ class StageCode:
 
     def _aliased_values(self, v: int) -> list[int]:
         """Return the values that share the memory of a value: leaves and held temporaries, or a dead operand."""
-        if v not in self.plan.outputs or not self.plan.is_direct[i := self.plan.outputs.index(v)]:
+        if (i := self.plan.outputs.get(v)) is None or not self.plan.is_direct[i]:
             return [self.plan.in_place[v]] if v in self.plan.in_place else []
-        held = [v_held for v_held, target in self.plan.held_in_targets.items() if target == i]
-        return held + [leaf for target, leaf, _ in self.plan.aliases if target == i]
+        held = self.plan.held_in_targets.get(i, [])
+        return held + [leaf for leaf, _ in self.plan.aliases.get(i, ())]
 
     def _overwrites_live_operand(self, v: int, first: int, at: int, last: dict[int, int], template: str | None) -> bool:
         """Return whether writing output ``v`` in place, starting with value ``first``, overwrites an aliased operand.
