@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import count
 from typing import Any
 
@@ -46,16 +47,23 @@ def derive(tree: Any, tensors: Sequence[Any] = (), allow_unused: bool = False) -
     recorder.derivation, recorder.rules, recorder.dry_run = derivation, {}, be.dry_run()
     recorder.numbers = count(1)
     known = recorder._cache.known_values
-    for n, x in enumerate(leaves, 1):
-        known[id(x)] = Variable(x.info, derivation.define(short_name(x) or f"x{n}"), x)
-        derivation.inputs.append(known[id(x)])
+    for x in leaves:
+        owner, *views = whole_bases(x)
+        if id(owner) not in known:
+            name = derivation.define(short_name(owner) or f"x{len(derivation.inputs) + 1}")
+            known[id(owner)] = Variable(owner.info, name, owner)
+            derivation.inputs.append(known[id(owner)])
+        known[id(x)] = reduce(
+            lambda tree, view: be.build(view.view_op[0], tree, **view.view_op[1]), views, known[id(owner)]
+        )
     recorder.add_values(root, derivation.values)
-    variables = list(map(operand_of, tensors)) or list({id(x): x for x in map(whole, floats)}.values())
+    variables = list(map(operand_of, tensors)) or list({id(x): x for x, *_ in map(whole_bases, floats)}.values())
     for x, dx in zip(variables, recorder.gradient_operands(tensors or variables), strict=True):
         if isinstance(dx, Tensor) and dx.name is None:
             dx.name = "0"
         rules = [rule for y in leaves if overlap(x, y) != "none" for rule in recorder.rules.get(id(y), ())]
-        recorder.add_gradient(str(known[id(x)].name) if id(x) in known else short_name(x) or "x", dx, rules)
+        known_name = known[id(x)].name if id(x) in known else ""
+        recorder.add_gradient(known_name or short_name(x) or "x", dx, rules)
     return derivation
 
 
@@ -116,8 +124,8 @@ def short_name(x: Tensor) -> str:
     return re.sub(r".*\['(\w+)'\]", r"\1", label(x)) if x.name else ""
 
 
-def whole(x: Tensor) -> Tensor:
-    """Return the tensor of which a transposed or reshaped one is a view."""
-    while x.base is not None and x.base.size == x.size:
-        x = x.base
-    return x
+def whole_bases(x: Tensor) -> list[Any]:
+    """Return the tensor of which a transposed or reshaped one is a view, the views between them, and the tensor."""
+    if x.base is None or x.view_op is None or x.base.size != x.size:
+        return [x]
+    return [*whole_bases(x.base), x]
