@@ -125,7 +125,7 @@ def short_name(x: Tensor) -> str:
 
 
 def whole_bases(x: Tensor) -> list[Any]:
-    """Return the tensor of which a transposed or reshaped one is a view, the views between them, and the tensor."""
-    if x.base is None or x.view_op is None or x.base.size != x.size:
+    """Return the tensor of which a transposed or reshaped one of its name is a view, the views between, and it."""
+    if x.base is None or x.view_op is None or x.base.size != x.size or x.base.name != x.name:
         return [x]
     return [*whole_bases(x.base), x]

@@ -134,6 +134,15 @@ def test_the_gradient_of_a_transposed_tensor_is_that_of_the_tensor(be: Backend, 
     assert lines(tree.derivation(tree.left))[-1] == "dW.T = dE @ x dot: dx = dz @ y.T"
 
 
+def test_weights_of_layers_in_one_buffer_have_their_names(be: Backend) -> None:
+    net = nl.Sequential([nl.layers.Affine(4, activation="tanh"), nl.layers.Affine(2)])
+    tree = be.sum(net(matrix(be, "x", 3, 5)))
+    names = [w.name for w in net.parameters]
+    derivation = tree.derivation(*net.parameters)
+    assert {t.name for t in derivation.inputs} == {"x", *names}
+    assert [step.name for step in derivation.gradients[-4:]] == [f"d{name}" for name in names]
+
+
 def test_a_composite_op_below_where_is_opened_where_its_gradient_needs_it(be: Backend) -> None:
     x = matrix(be, "x", 2, 3)
     tree = be.where(x > 0, be.softmax(x, axis=1), x)
