@@ -20,7 +20,6 @@ from unicodedata import east_asian_width
 
 from neonlite.files import encodable
 from neonlite.messages import escape, label, table
-from neonlite.ops import OPS
 from neonlite.tree_structure import Triple, info_of, matrix_transpose_axes, postorder
 from neonlite.typing import NumPyArray
 
@@ -189,8 +188,9 @@ def format_node_infix(node: Triple, format_operand: Formatter) -> str:
     texts = [format_operand(x) for x in operands[:MAX_DISPLAYED_NODES]]
     if is_matrix_transpose(node):
         return texts[0].removesuffix(".T") if texts[0].endswith(".T") else f"{texts[0]}.T"
-    if (symbol := OPS[node.op].symbol) and len(texts) == 2:
-        return f"({texts[0]} {symbol} {texts[1]})"
+    op: Any = node.info.op_def
+    if op.symbol and len(texts) == 2:
+        return f"({texts[0]} {op.symbol} {texts[1]})"
     more = [f"... {len(operands) - MAX_DISPLAYED_NODES:,} more"] if len(operands) > MAX_DISPLAYED_NODES else []
     return f"({' '.join([node.op, *texts, *more, *format_attrs(node)])})"
 
@@ -329,7 +329,8 @@ def format_latex_node(node: Triple, format_operand: Callable[[Any, int], str]) -
         x, y = (format_operand(x, SUM) for x in operands)
         return rf"\left[{x} {LATEX_COMPARISONS[node.op]} {y}\right]", ATOM
     subscript = ",".join(map(format_latex_attr, format_attrs(node)))
-    if OPS[node.op].kind == "reduction" and len(node.info.attrs["axis"]) == node.left.ndim:
+    op: Any = node.info.op_def
+    if op.kind == "reduction" and len(node.info.attrs["axis"]) == node.left.ndim:
         subscript = ""
     subscript = f"_{{{subscript}}}" if subscript else ""
     if node.op == "sum":
