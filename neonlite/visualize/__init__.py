@@ -23,7 +23,7 @@ from neonlite.messages import escape, label, table
 from neonlite.tree_structure import Triple, info_of, matrix_transpose_axes, postorder
 from neonlite.typing import NumPyArray
 
-__all__ = ["Derivation", "Steps", "draw", "format_infix", "format_triple"]
+__all__ = ["Derivation", "Steps", "draw", "format_infix", "format_latex", "format_triple"]
 
 # --- op-trees as text: the graph of shown nodes, neon triples, infix formulas, and the table of intermediate values ---
 
@@ -286,7 +286,7 @@ GREEK_LETTERS = re.compile(
 )
 
 
-def format_latex(tree: Any, format_name: Formatter | None = None) -> str:
+def format_latex(tree: object, format_name: Formatter | None = None) -> str:
     """Return a tree, tensor or number as LaTeX; ``format_name`` formats the labels of tensors."""
     if isinstance(tree, Triple) and not fits_on_line(tree):
         return rf"\cdots\ \mathrm{{({len(list(postorder(tree))):,}\ ops)}}"
