@@ -11,12 +11,12 @@ from typing import Any
 from neonlite.autodiff import OPENED, Autodiff, operand_of
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import instance
-from neonlite.explorer import apply_gradient_rule, named_operands
+from neonlite.explorer import named_operands
 from neonlite.messages import describe, label, listed
 from neonlite.optree import Operand, OpTreeNode, copy_node, postorder
 from neonlite.typing import FLOAT_DTYPES
 from neonlite.variables import Variable
-from neonlite.visualize import Derivation, DerivationStep, Rule
+from neonlite.visualize import Derivation, DerivationStep, format_rule
 
 
 def derive(tree: Any, tensors: Sequence[Any] = (), allow_unused: bool = False) -> Derivation:
@@ -61,7 +61,9 @@ def derive(tree: Any, tensors: Sequence[Any] = (), allow_unused: bool = False) -
     for x, dx in zip(variables, recorder.gradient_operands(tensors or variables), strict=True):
         if isinstance(dx, Tensor) and dx.name is None:
             dx.name = "0"
-        rules = [rule for y in leaves if overlap(x, y) != "none" for rule in recorder.rules.get(id(y), ())]
+        rules: dict[str, str] = {}
+        for y in leaves:
+            rules |= recorder.rules.get(id(y), {}) if overlap(x, y) != "none" else {}
         known_name = known[id(x)].name if id(x) in known else ""
         recorder.add_gradient(known_name or short_name(x) or "x", dx, rules)
     return derivation
@@ -71,7 +73,7 @@ class Recorder(Autodiff):
     """An Autodiff that adds each gradient to a derivation, and continues with a tensor in its place."""
 
     derivation: Derivation
-    rules: dict[int, list[Rule]]  # {id of an operand: the rules of the ops that use it}
+    rules: dict[int, dict[str, str]]  # {id of an operand: the rules of the ops that use it}
     dry_run: Any
     numbers: Iterator[int]  # of the values
 
@@ -83,25 +85,25 @@ class Recorder(Autodiff):
         for z in nodes:
             if OPENED(z.info.op_def):
                 known[id(z)] = known[id(z.opened)]
-                steps[-1].notes.append(z.op)
+                steps[-1].notes[z.op] = ""
                 continue
             a, b = known.get(id(z.left), z.left), known.get(id(z.right), z.right)
             known[id(z)] = tree = z if a is z.left and b is z.right else z._rebuild(z.info, a, b)
             if z.op != "pair":
                 name = self.derivation.define("E" if z is last else f"v{next(self.numbers)}")
-                steps.append(DerivationStep(name, tree, [str(z.shape)]))
+                steps.append(DerivationStep(name, tree, {str(z.shape): ""}))
                 known[id(z)] = Variable(self.be.tensor_info(z.shape, z.info.dtype), name, tree)
 
-    def add_gradient(self, name: str, dx: Operand, rules: Sequence[Rule]) -> Tensor:
+    def add_gradient(self, name: str, dx: Operand, rules: dict[str, str]) -> Tensor:
         """Add a step for the gradient of what has a name, and return the tensor in its place."""
-        step = DerivationStep(self.derivation.define_gradient(name), dx, list(rules))
+        step = DerivationStep(self.derivation.define_gradient(name), dx, rules)
         self.derivation.gradients.append(step)
         return Variable(self.be.tensor_info(dx.shape, dx.info.dtype), step.name, dx)
 
     def _add_parts(self, z: OpTreeNode, parts: list[Operand]) -> Operand:
         dz, name = super()._add_parts(z, parts), self._cache.known_values[id(z)].name
         is_known = isinstance(dz, Tensor) and dz.name == f"d{name}"  # the gradient of a composite op and its formula
-        return dz if is_known else self.add_gradient(str(name), dz, self.rules.get(id(z), ()))
+        return dz if is_known else self.add_gradient(str(name), dz, self.rules.get(id(z), {}))
 
     def _differentiate_formula(self, z: OpTreeNode, dz: Operand) -> tuple[Operand | None, ...]:
         known = self._cache.known_values
@@ -111,11 +113,13 @@ class Recorder(Autodiff):
 
     def _apply_rule(self, z: OpTreeNode, operands: tuple[Any, ...], dz: Operand) -> tuple[Operand | None, ...]:
         grads = super()._apply_rule(z, operands, dz)
+        op: Any = z.info.op_def
         xs, result = named_operands(self.dry_run, z)
-        rule = apply_gradient_rule(self.dry_run, z.info.op_def, xs, result, z.info.attrs)  # type: ignore[arg-type]
+        error = self.dry_run.empty(z.shape, dtype=z.info.dtype, name="dz")
+        rule = op.grad(self.dry_run, error, result, *xs, **z.info.attrs)
         for x, named, dx in zip(operands, xs, rule, strict=True):
             if dx is not None:
-                self.rules.setdefault(id(x), []).append(Rule(z.op, label(named), dx))
+                self.rules.setdefault(id(x), {}).update(format_rule(z.op, label(named), dx))
         return grads
 
 

@@ -190,7 +190,7 @@ def format_gradient_rule(
 
     Parameters
     ----------
-    be : BackendBase
+    be : Backend
         The backend of the operands.
     op : Op
         The op.
@@ -201,16 +201,11 @@ def format_gradient_rule(
     attrs : dict
         The attributes of the op.
     """
-    rule = apply_gradient_rule(be, op, operands, z, attrs)
-    pairs = [(x, dx) for x, dx in zip(operands, rule, strict=True) if isinstance(x, Operand)]
-    return [
-        (f"d{x.name}", "0" if dx is None else dx.pp() if isinstance(dx, OpTreeNode) else label(dx)) for x, dx in pairs
-    ]
-
-
-def apply_gradient_rule(be: BackendBase, op: Op, operands: Sequence[Any], z: Tensor, attrs: dict[str, Any]) -> Any:
-    """Return what the gradient rule of an op returns for the given operands and the gradient ``dz`` of the result."""
-    return op.grad(be, be.empty(z.shape, dtype=z.info.dtype, name="dz"), z, *operands, **attrs)  # type: ignore[misc]
+    dz = be.empty(z.shape, dtype=z.info.dtype, name="dz")
+    grads: Any = op.grad and op.grad(be, dz, z, *operands, **attrs)
+    formulas = ("0" if dx is None else dx.pp() if isinstance(dx, OpTreeNode) else label(dx) for dx in grads)
+    pairs = zip(operands, formulas, strict=True)
+    return [(f"d{x.name}", formula) for x, formula in pairs if isinstance(x, Operand)]
 
 
 def summarize_values(t: Tensor) -> str:

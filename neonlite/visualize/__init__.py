@@ -251,12 +251,12 @@ def fits_on_line(tree: Triple) -> bool:
     return True
 
 
-def subexpression_prefix(nodes: list[Triple], letter: str = "t") -> str:
+def subexpression_prefix(nodes: list[Triple]) -> str:
     """Return the prefix of the sub-expressions' names: t, as in t1, or tt, ttt if a tensor has such a name."""
     names = {label(x) for node in nodes for x in (node.left, node.right) if info_of(x) is not None and x.name}
-    prefix = letter
+    prefix = "t"
     while any(re.fullmatch(prefix + r"\d+", name) for name in names):
-        prefix += letter
+        prefix += "t"
     return prefix
 
 
@@ -280,7 +280,8 @@ LATEX_OPS: dict[str, Any] = {  # the formula of an op, how tightly it binds, and
 }
 LATEX_FUNCTIONS = {name: rf"\{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "max", "min", "det")}
 LATEX_FUNCTIONS |= {"log": r"\ln", "sig": r"\sigma", "maximum": r"\max", "minimum": r"\min"}
-LATEX_COMPARISONS = {"eq": "=", "ne": r"\ne", "lt": "<", "le": r"\le", "gt": ">", "ge": r"\ge"}
+COMPARISONS = {"eq": "=", "ne": r"\ne", "lt": "<", "le": r"\le", "gt": ">", "ge": r"\ge"}
+LATEX_OPS |= {name: (rf"\left[{{}} {symbol} {{}}\right]", ATOM, SUM, SUM) for name, symbol in COMPARISONS.items()}
 GREEK_LETTERS = re.compile(
     "alpha|beta|gamma|delta|epsilon|eta|theta|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|phi|chi|psi|omega"
 )
@@ -325,14 +326,10 @@ def format_latex_node(node: Triple, format_operand: Callable[[Any, int], str]) -
         has_number = any(info_of(x) is None or math.prod(x.shape) == 1 for x in operands)
         formula = formula.replace(r"\odot", r"\cdot") if has_number else formula
         return formula.format(*map(format_operand, operands, levels)), binds
-    if node.op in LATEX_COMPARISONS:
-        x, y = (format_operand(x, SUM) for x in operands)
-        return rf"\left[{x} {LATEX_COMPARISONS[node.op]} {y}\right]", ATOM
-    subscript = ",".join(map(format_latex_attr, format_attrs(node)))
     op: Any = node.info.op_def
-    if op.kind == "reduction" and len(node.info.attrs["axis"]) == node.left.ndim:
-        subscript = ""
-    subscript = f"_{{{subscript}}}" if subscript else ""
+    is_total = op.kind == "reduction" and len(node.info.attrs["axis"]) == node.left.ndim
+    attrs = ",".join(map(format_latex_attr, [] if is_total else format_attrs(node)))
+    subscript = f"_{{{attrs}}}" if attrs else ""
     if node.op == "sum":
         return rf"\sum{subscript} {format_operand(node.left, PRODUCT)}", LOOSE
     name = LATEX_FUNCTIONS.get(node.op, rf"\operatorname{{{escape_latex(node.op)}}}")
@@ -358,36 +355,14 @@ def latex_name(name: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return text for the math mode of LaTeX, with its special characters escaped."""
-    special = {"\\": r"\backslash ", "^": r"\wedge ", "~": r"\sim ", " ": r"\,"}
-    return re.sub(r"[\\^~ _#$%&{}]", lambda found: special.get(found[0], "\\" + found[0]), text)
+    """Return text for the math mode of LaTeX, with its special characters escaped, or replaced by spaces."""
+    return re.sub(r"([_#$%&{}])", r"\\\1", re.sub(r"[\\^~]", " ", text)).replace(" ", r"\,")
 
 
 # --- the chain rule of an op-tree, step by step ---
 
 MAX_RULE_CHARACTERS = 60  # of a longer rule, only the name of the op is printed
 MAX_FORMULA_CHARACTERS = 48  # a longer formula does not widen the column of the others
-
-
-class Rule(NamedTuple):
-    """The gradient rule of an op for one of its operands: the gradient, an op-tree of tensors x, y, z and dz."""
-
-    op: str
-    operand: str
-    gradient: Any
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the rule is printed, and not the name of the op alone."""
-        return len(format_formula(self.gradient)) <= MAX_RULE_CHARACTERS
-
-    def __str__(self) -> str:
-        return f"{self.op}: d{self.operand} = {format_formula(self.gradient)}" if self.is_short else self.op
-
-    def latex(self) -> str:
-        """Return the rule as LaTeX."""
-        op = rf"\mathrm{{{escape_latex(self.op)}}}"
-        return rf"{op}:\; {latex_name(f'd{self.operand}')} = {format_latex(self.gradient)}" if self.is_short else op
 
 
 class DerivationStep(NamedTuple):
@@ -399,14 +374,14 @@ class DerivationStep(NamedTuple):
         The name: ``v1`` of a value, and ``dv1`` of the derivative of the result with respect to it.
     tree : OpTreeNode or Tensor
         The expression. Its tensors have the names and the values of earlier steps.
-    notes : list of str or Rule
-        Of a value: its shape, and the composite ops of which it is the result. Of a gradient: the rules of the ops that
-        use the value.
+    notes : dict
+        {text: LaTeX, if it is another text}. Of a value: its shape, and the composite ops of which it is the result. Of
+        a gradient: the rules of the ops that use the value.
     """
 
     name: str
     tree: Any
-    notes: list[Any]
+    notes: dict[str, str]
 
 
 class Derivation:
@@ -443,7 +418,7 @@ class Derivation:
 
     def __repr__(self) -> str:
         steps = [*self.values, *self.gradients]
-        rows = [(s.name, format_formula(s.tree), ", ".join(dict.fromkeys(map(str, s.notes)))) for s in steps]
+        rows = [(s.name, format_formula(s.tree), ", ".join(s.notes)) for s in steps]
         name_width = max(len(name) for name, _, _ in rows)
         width = max(len(text) for _, text, _ in rows if len(text) <= MAX_FORMULA_CHARACTERS)
         lines = [f"{name:{name_width}} = {text:{width}}  {notes}".rstrip() for name, text, notes in rows]
@@ -455,11 +430,19 @@ class Derivation:
         """Return the steps as LaTeX, which notebooks display."""
         lines = []
         for step in (*self.values, *self.gradients):
-            notes = [x.latex() if isinstance(x, Rule) else rf"\mathrm{{{escape_latex(x)}}}" for x in step.notes]
+            notes = [latex or rf"\mathrm{{{escape_latex(text)}}}" for text, latex in step.notes.items()]
             formula = format_latex(step.tree, lambda name: self.latex_names.get(name) or latex_name(name))
-            note = r",\quad ".join(dict.fromkeys(notes))
-            lines.append(rf"{self.latex_names[step.name]} &= {formula} && {note}")
+            lines.append(rf"{self.latex_names[step.name]} &= {formula} && " + r",\quad ".join(notes))
         return "$$\\begin{aligned}\n" + " \\\\\n".join(lines) + "\n\\end{aligned}$$"
+
+
+def format_rule(op: str, operand: str, gradient: Any) -> dict[str, str]:
+    """Return the gradient rule of an op for an operand as {text: LaTeX}, or the name of the op if it is long."""
+    text = format_formula(gradient)
+    if len(text) > MAX_RULE_CHARACTERS:
+        return {op: ""}
+    latex = rf"\mathrm{{{escape_latex(op)}}}:\; {latex_name(f'd{operand}')} = {format_latex(gradient)}"
+    return {f"{op}: d{operand} = {text}": latex}
 
 
 def format_formula(tree: Any) -> str:
