@@ -38,7 +38,7 @@ These methods build trees of the ops above.
 |---|---|
 """
 
-MAX_FORMULA_CHARACTERS = 300  # a longer gradient is replaced by the description of its rule
+MAX_FORMULA_CHARACTERS = 250  # a longer gradient is replaced by the description of its rule
 
 # Operand shapes and attributes for ops whose rules cannot be printed for operands of shape (2, 3), without attributes
 # or, for reductions, with axis=(1,).

@@ -112,7 +112,7 @@ class Autodiff:
             op = z.info.op_def
             if id(z) not in parts or op.grad is None or id(z) not in reachable or id(z) in leaves:
                 continue
-            dz = add_gradients(self.be, parts[id(z)])
+            dz = self._add_parts(z, parts[id(z)])
             parts[id(z)] = [dz]
             is_masked = id(z) in masked or z.op == "where"
             input_grads: tuple[Operand | None, ...] = (dz,)
@@ -126,6 +126,10 @@ class Autodiff:
                         dx = self._mask(dx, dz, z, x)
                     parts.setdefault(id(x), []).append(self._fit_to_operand(dx, x))
         return {key: add_gradients(self.be, grads) for key, grads in parts.items()}
+
+    def _add_parts(self, z: OpTreeNode, parts: list[Operand]) -> Operand:
+        """Return the gradient of z, the sum of those that its users give."""
+        return add_gradients(self.be, parts)
 
     def _apply_rule(self, z: OpTreeNode, operands: tuple[Any, ...], dz: Operand) -> tuple[Operand | None, ...]:
         """Return the gradients of the operands of z by its gradient rule, which gets known values."""

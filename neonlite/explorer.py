@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neonlite.autodiff import Autodiff
-from neonlite.backend import Backend, Tensor
-from neonlite.backend.tensor import display_values, format_values
+from neonlite.backend.tensor import Tensor, display_values, format_values
 from neonlite.messages import describe, label
 from neonlite.ops import Op, missing_gradient
 from neonlite.optree import Operand, OpTreeNode, postorder
 from neonlite.tree_inference import evaluate_formula
-from neonlite.typing import FLOAT_DTYPES
+from neonlite.typing import FLOAT_DTYPES, BackendBase
 
 if TYPE_CHECKING:
     import anywidget
@@ -149,17 +148,13 @@ def gradient_trees(tree: OpTreeNode) -> tuple[dict[int, Operand], str]:
         return {}, f"none: {error}"
 
 
-def describe_op(dry_run: Backend, node: OpTreeNode) -> dict[str, str]:
+def describe_op(dry_run: BackendBase, node: OpTreeNode) -> dict[str, str]:
     """Return the description of a node's op, its attributes, and its gradient rule for the shapes of the operands."""
     op: Any = node.info.op_def
     text = {"op": f"{op.name}: {op.doc}" if op.doc else op.name}
     if node.info.attrs:
         text["attributes"] = ", ".join(f"{name}={value!r}" for name, value in node.info.attrs.items())
-    operands = [
-        dry_run.empty(x.shape, dtype=x.info.dtype, name=name) if isinstance(x, Operand) else x
-        for x, name in zip(node.operands, chain(operand_names(op), (f"x{i}" for i in count(3))), strict=False)
-    ]
-    z = dry_run.empty(node.shape, dtype=node.info.dtype, name="z")
+    operands, z = named_operands(dry_run, node)
     if op.kind == "composite":
         text["formula"] = evaluate_formula(op, tuple(operands), tuple(node.info.attrs.items()), dry_run).pp()
     if op.opens_to_differentiate:
@@ -172,6 +167,16 @@ def describe_op(dry_run: Backend, node: OpTreeNode) -> dict[str, str]:
     return text
 
 
+def named_operands(dry_run: BackendBase, node: OpTreeNode) -> tuple[list[Any], Tensor]:
+    """Return the operands and the result of a node as tensors without values, named as in the formulas of its op."""
+    names = chain(operand_names(node.info.op_def), (f"x{i}" for i in count(3)))  # type: ignore[arg-type]
+    operands = [
+        dry_run.empty(x.shape, dtype=x.info.dtype, name=name) if isinstance(x, Operand) else x
+        for x, name in zip(node.operands, names, strict=False)
+    ]
+    return operands, dry_run.empty(node.shape, dtype=node.info.dtype, name="z")
+
+
 def operand_names(op: Op) -> list[str]:
     """Return the names of an op's operands in formulas, such as x, y or indices."""
     parameters = inspect.signature(op.formula or op.run).parameters.values()
@@ -179,7 +184,7 @@ def operand_names(op: Op) -> list[str]:
 
 
 def format_gradient_rule(
-    be: Backend, op: Op, operands: Sequence[Any], z: Tensor, attrs: dict[str, Any]
+    be: BackendBase, op: Op, operands: Sequence[Any], z: Tensor, attrs: dict[str, Any]
 ) -> list[tuple[str, str]]:
     """Return the gradient rule of an op that has one: ("dx", formula) for each tensor among the operands.
 

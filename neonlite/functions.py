@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from operator import or_
 from types import MethodType
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from neonlite.autodiff import Autodiff, add_gradients, is_array, operand_of, push_forward
 from neonlite.backend.planning import Plan
@@ -39,6 +39,9 @@ from neonlite.variables import (
     without,
 )
 
+if TYPE_CHECKING:
+    from neonlite.visualize import Derivation
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -56,6 +59,8 @@ class Transform(Generic[P, R]):
         The name of the transform.
     compute : callable
         ``compute(name, args, kwargs)`` returns the result, given a name for errors.
+    differentiated : tuple, optional
+        Of a gradient, the function, ``argnums`` and ``has_aux``.
 
     Examples
     --------
@@ -65,9 +70,12 @@ class Transform(Generic[P, R]):
     (error * ((3.0) * (x ** (2))))
     """
 
-    def __init__(self, f: Callable[..., Any], name: str, compute: Callable[[str, Any, Any], R]) -> None:
+    def __init__(
+        self, f: Callable[..., Any], name: str, compute: Callable[[str, Any, Any], R], differentiated: Any = None
+    ) -> None:
         check_function(name, f)
         functools.update_wrapper(self, f)
+        self.differentiated = differentiated
         self.compute, self.__name__ = compute, f"{name}({getattr(f, '__name__', type(f).__name__)})"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -164,6 +172,31 @@ class Transform(Generic[P, R]):
         trees = [*self.trees(*args, **kwargs).values()]
         return trees[0].backend.kernel(*trees)
 
+    def derivation(self, *args: P.args, **kwargs: P.kwargs) -> Derivation:
+        """Return the chain rule of the function that ``grad`` or ``value_and_grad`` differentiates, step by step.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            Arguments of the function.
+
+        Returns
+        -------
+        Derivation
+            The derivation, as of ``tree.derivation``.
+        """
+        from neonlite.derivation import derive  # when first used
+
+        def derive_call(*xs: Any, **more: Any) -> Derivation:
+            call, result = differentiated_call(self.__name__, f, xs, more, *options)
+            return derive(call.scalar(result), call.variables, allow_unused=True)
+
+        if self.differentiated is None:
+            raise TypeError(f"derivation: expected nl.grad(f) or nl.value_and_grad(f), got {self}")
+        f, *options = self.differentiated
+        derivation: Derivation = Call(self.__name__, functools.wraps(self)(derive_call), args, kwargs).result
+        return derivation
+
 
 def evaluate_constants(result: Any) -> None:
     """Compute the arrays in a result that depend on constants alone, all in one plan."""
@@ -219,7 +252,7 @@ def value_and_grad(f: Callable[P, Any], argnums: int | Sequence[int] = 0, has_au
         closed, grads = call.close_result(call.result, *call.gradients(call.scalar(result)))
         return closed, call.pack(grads)
 
-    return Transform(f, "value_and_grad", compute)
+    return Transform(f, "value_and_grad", compute, (f, argnums, has_aux))
 
 
 def differentiated_call(
@@ -263,7 +296,7 @@ def grad(f: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = 
         aux, grads = call.close_result(call.result[1], *grads)
         return call.pack(grads), aux
 
-    return Transform(f, "grad", compute)
+    return Transform(f, "grad", compute, (f, argnums, has_aux))
 
 
 def vjp(f: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], Any]]:

@@ -50,7 +50,7 @@ from neonlite.typing import AxisLike, BackendBase, DTypeLike, NumPyArray, Operan
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from neonlite.visualize import Steps
+    from neonlite.visualize import Derivation, Steps
 
 # a node with more leaves does not store them, which bounds memory: a sum of n tensors has about n^2 / 2 entries. Its
 # tree is traversed and planned each time it runs, which takes 23 times as long at 136 leaves
@@ -495,6 +495,44 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         from neonlite import visualize
 
         return visualize.Steps(self)
+
+    def derivation(self, *tensors: Tensor) -> Derivation:
+        """Return the chain rule of the tree, step by step: its values, and its gradients by the rules of the ops.
+
+        It prints as text, and in notebooks as LaTeX.
+
+        Parameters
+        ----------
+        *tensors : Tensor
+            The tensors to differentiate with respect to; all float tensors of the tree by default.
+
+        Returns
+        -------
+        Derivation
+            The steps.
+
+        Raises
+        ------
+        ValueError
+            A tensor is not in the tree.
+        TypeError
+            The tree is one of integers, or it is differentiated with respect to something else than a tensor.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> x, w = be.ones((1, 3), name="x"), be.ones((3, 1), name="w")
+        >>> be.tanh(x @ w).derivation(w)
+        E of x (1, 3), w (3, 1):
+        v1  = x @ w                 (1, 1)
+        E   = tanh v1               (1, 1)
+        gradients, dx for dE/dx, with the rules of the ops z = op(x, y):
+        dE  = 1
+        dv1 = dE * ((1) - (E * E))  tanh: dx = dz * ((1) - (z * z))
+        dw  = x.T @ dv1             dot: dy = x.T @ dz
+        """
+        return self.backend.derivation(self, *tensors)
 
     def _repr_svg_(self) -> str:
         """Return the drawing that notebooks display."""

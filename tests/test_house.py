@@ -61,6 +61,7 @@ LEVELS = {
     "neonlite.array_namespace": 3,
     "neonlite.autodiff": 3,
     "neonlite.variables": 3,
+    "neonlite.derivation": 3,
     "neonlite.explorer": 3,
     "neonlite.functions": 3,
     "neonlite.gradcheck": 3,

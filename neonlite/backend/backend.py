@@ -43,6 +43,11 @@ from neonlite.optree import Operand
 from neonlite.tree_structure import MAX_STRUCTURE_BYTES, structure_bytes
 from neonlite.typing import FLOAT_DTYPES, BackendBase, DTypeLike
 
+if TYPE_CHECKING:
+    from neonlite.array_api import Array
+    from neonlite.optree import OpTreeNode
+    from neonlite.visualize import Derivation
+
 # --- backend methods for blocks of repeated work, which a GPU replays as CUDA graphs ---
 
 T = TypeVar("T")
@@ -380,6 +385,25 @@ class Backend(
         dry_run.hist_bins, dry_run.hist_offset = self.hist_bins, self.hist_offset
         dry_run.rng_set_state(self.rng_get_state())
         return dry_run
+
+    def derivation(self, tree: OpTreeNode | Array, *tensors: Tensor | Array) -> Derivation:
+        """Return the chain rule of an op-tree or array, step by step, as ``tree.derivation(*tensors)``.
+
+        Parameters
+        ----------
+        tree : OpTreeNode or Array
+            The expression.
+        *tensors : Tensor, or variable of ``neonlite.array_api``
+            The tensors to differentiate with respect to; all float tensors of the tree by default.
+
+        Returns
+        -------
+        Derivation
+            The steps, which print as text, and in notebooks as LaTeX.
+        """
+        from neonlite.derivation import derive  # when first used
+
+        return derive(tree, tensors)
 
     def copy_transpose(self, a: Tensor, out: Tensor, axes: Sequence[int] | None = None, repeat: int = 1) -> Tensor:
         """Copy a tensor with its axes in another order.

@@ -1,7 +1,7 @@
 """Op-trees as text, and their drawings.
 
-As text: neon triples, infix formulas, and the table of intermediate values. Drawings: indented text, Mermaid, Graphviz,
-and SVG pictures in a layered layout.
+As text: neon triples, infix formulas, LaTeX, the chain rule step by step, and the table of intermediate values.
+Drawings: indented text, Mermaid, Graphviz, and SVG pictures in a layered layout.
 
 A tree may be 100,000 nodes deep, and a small tree with shared sub-expressions may expand to exponentially many nodes.
 So no function here recurses, and the size of each output is limited.
@@ -20,10 +20,10 @@ from unicodedata import east_asian_width
 
 from neonlite.files import encodable
 from neonlite.messages import escape, label, table
-from neonlite.tree_structure import Triple, info_of, postorder
+from neonlite.tree_structure import Triple, info_of, matrix_transpose_axes, postorder
 from neonlite.typing import NumPyArray
 
-__all__ = ["Steps", "draw", "format_infix", "format_triple"]
+__all__ = ["Derivation", "Steps", "draw", "format_infix", "format_latex", "format_triple"]
 
 # --- op-trees as text: the graph of shown nodes, neon triples, infix formulas, and the table of intermediate values ---
 
@@ -186,11 +186,18 @@ def format_node_infix(node: Triple, format_operand: Formatter) -> str:
     """Return one node as a formula: ``(x + y)``, or ``(sum x axis=(1,))`` if its op has no symbol."""
     operands = node.operands
     texts = [format_operand(x) for x in operands[:MAX_DISPLAYED_NODES]]
+    if is_matrix_transpose(node):
+        return texts[0].removesuffix(".T") if texts[0].endswith(".T") else f"{texts[0]}.T"
     op: Any = node.info.op_def
     if op.symbol and len(texts) == 2:
         return f"({texts[0]} {op.symbol} {texts[1]})"
     more = [f"... {len(operands) - MAX_DISPLAYED_NODES:,} more"] if len(operands) > MAX_DISPLAYED_NODES else []
     return f"({' '.join([node.op, *texts, *more, *format_attrs(node)])})"
+
+
+def is_matrix_transpose(node: Triple) -> bool:
+    """Return whether an op swaps the last two axes."""
+    return node.op == "transpose" and node.info.attrs["axes"] == matrix_transpose_axes(node.left.ndim)
 
 
 def format_attrs(node: Triple) -> list[str]:
@@ -251,6 +258,201 @@ def subexpression_prefix(nodes: list[Triple]) -> str:
     while any(re.fullmatch(prefix + r"\d+", name) for name in names):
         prefix += "t"
     return prefix
+
+
+# --- op-trees as LaTeX ---
+
+# How tightly a formula binds: it is put in parentheses where a tighter one is needed
+LOOSE, SUM, PRODUCT, MATRIX_PRODUCT, POWER, ATOM = range(6)
+LATEX_OPS: dict[str, Any] = {  # the formula of an op, how tightly it binds, and how tightly each operand must bind
+    "neg": ("-{}", LOOSE, PRODUCT),
+    "add": ("{} + {}", SUM, LOOSE, SUM),
+    "sub": ("{} - {}", SUM, LOOSE, PRODUCT),
+    "mul": (r"{} \odot {}", PRODUCT, PRODUCT, PRODUCT),
+    "div": (r"\frac{{{}}}{{{}}}", POWER, LOOSE, LOOSE),
+    "dot": (r"{} \, {}", MATRIX_PRODUCT, MATRIX_PRODUCT, MATRIX_PRODUCT),
+    "matmul": (r"{} \, {}", MATRIX_PRODUCT, MATRIX_PRODUCT, MATRIX_PRODUCT),
+    "pow": ("{}^{{{}}}", POWER, ATOM, LOOSE),
+    "sqr": ("{}^{{2}}", POWER, ATOM),
+    "sqrt": (r"\sqrt{{{}}}", ATOM, LOOSE),
+    "exp": ("e^{{{}}}", POWER, LOOSE),
+    "abs": (r"\left|{}\right|", ATOM, LOOSE),
+}
+LATEX_FUNCTIONS = {name: rf"\{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "max", "min", "det")}
+LATEX_FUNCTIONS |= {"log": r"\ln", "sig": r"\sigma", "maximum": r"\max", "minimum": r"\min"}
+COMPARISONS = {"eq": "=", "ne": r"\ne", "lt": "<", "le": r"\le", "gt": ">", "ge": r"\ge"}
+LATEX_OPS |= {name: (rf"\left[{{}} {symbol} {{}}\right]", ATOM, SUM, SUM) for name, symbol in COMPARISONS.items()}
+GREEK_LETTERS = re.compile(
+    "alpha|beta|gamma|delta|epsilon|eta|theta|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|phi|chi|psi|omega"
+)
+
+
+def format_latex(tree: object, format_name: Formatter | None = None) -> str:
+    """Return a tree, tensor or number as LaTeX; ``format_name`` formats the labels of tensors."""
+    if isinstance(tree, Triple) and not fits_on_line(tree):
+        return rf"\cdots\ \mathrm{{({len(list(postorder(tree))):,}\ ops)}}"
+    texts: dict[int, tuple[str, int]] = {}
+
+    def format_operand(x: Any, level: int) -> str:
+        text, binds = texts.get(id(x)) or format_latex_leaf(x, format_name or latex_name)
+        return text if binds >= level else rf"\left({text}\right)"
+
+    for node in postorder(tree):
+        if node.op != "pair":
+            texts[id(node)] = format_latex_node(node, format_operand)
+    return format_operand(tree, LOOSE)
+
+
+def format_latex_leaf(x: Any, format_name: Formatter) -> tuple[str, int]:
+    """Return a tensor or number as LaTeX, and how tightly it binds."""
+    if not isinstance(x, int | float):
+        name = label(x)
+        return (f"{format_name(name[:-2])}^{{\\top}}", POWER) if name.endswith(".T") else (format_name(name), ATOM)
+    mantissa, _, exponent = f"{x:.6g}".replace("inf", r"\infty").partition("e")
+    text = rf"{mantissa} \cdot 10^{{{int(exponent)}}}" if exponent else mantissa
+    return text, LOOSE if x < 0 else PRODUCT if exponent else ATOM
+
+
+def format_latex_node(node: Triple, format_operand: Callable[[Any, int], str]) -> tuple[str, int]:
+    """Return one node as LaTeX, and how tightly it binds; ``format_operand`` formats its operands for a level."""
+    operands: tuple[Any, ...] = node.operands
+    if is_matrix_transpose(node):
+        text, top = format_operand(node.left, POWER), r"^{\top}"
+        if text.endswith(top):
+            return text.removesuffix(top), ATOM
+        return f"{format_operand(node.left, ATOM)}{top}", POWER
+    if node.op in LATEX_OPS:
+        formula, binds, *levels = LATEX_OPS[node.op]
+        has_number = any(info_of(x) is None or math.prod(x.shape) == 1 for x in operands)
+        formula = formula.replace(r"\odot", r"\cdot") if has_number else formula
+        return formula.format(*map(format_operand, operands, levels)), binds
+    op: Any = node.info.op_def
+    is_total = op.kind == "reduction" and len(node.info.attrs["axis"]) == node.left.ndim
+    attrs = ",".join(map(format_latex_attr, [] if is_total else format_attrs(node)))
+    subscript = f"_{{{attrs}}}" if attrs else ""
+    if node.op == "sum":
+        return rf"\sum{subscript} {format_operand(node.left, PRODUCT)}", LOOSE
+    name = LATEX_FUNCTIONS.get(node.op, rf"\operatorname{{{escape_latex(node.op)}}}")
+    arguments = r",\,".join(format_operand(x, LOOSE) for x in operands)
+    return rf"{name}{subscript}\left({arguments}\right)", POWER
+
+
+def format_latex_attr(text: str) -> str:
+    """Return an attribute, such as ``axis=(1,)``, as LaTeX."""
+    name, _, value = text.partition("=")
+    axes = value.strip("()").rstrip(",")
+    return rf"\mathrm{{axis}}\,{axes}" if name == "axis" else rf"\mathtt{{{escape_latex(text)}}}"
+
+
+def latex_name(name: str) -> str:
+    """Return the name of a tensor as LaTeX: ``W1`` with a subscript, Greek letters, longer names upright."""
+    found = re.fullmatch(r"([^\W\d_]+)_?(\d*)", name)
+    if found is None:
+        return rf"\mathrm{{{escape_latex(name)}}}"
+    word, index = found.groups()
+    letter = word if len(word) == 1 else rf"\{word}" if GREEK_LETTERS.fullmatch(word) else rf"\mathrm{{{word}}}"
+    return f"{letter}_{{{index}}}" if index else letter
+
+
+def escape_latex(text: str) -> str:
+    """Return text for the math mode of LaTeX, with its special characters escaped, or replaced by spaces."""
+    return re.sub(r"([_#$%&{}])", r"\\\1", re.sub(r"[\\^~]", " ", text)).replace(" ", r"\,")
+
+
+# --- the chain rule of an op-tree, step by step ---
+
+MAX_RULE_CHARACTERS = 60  # of a longer rule, only the name of the op is printed
+MAX_FORMULA_CHARACTERS = 48  # a longer formula does not widen the column of the others
+
+
+class DerivationStep(NamedTuple):
+    """A line of a derivation: a name, and what it names.
+
+    Parameters
+    ----------
+    name : str
+        The name: ``v1`` of a value, and ``dv1`` of the derivative of the result with respect to it.
+    tree : OpTreeNode or Tensor
+        The expression. Its tensors have the names and the values of earlier steps.
+    notes : dict
+        {text: LaTeX, if it is another text}. Of a value: its shape, and the composite ops of which it is the result. Of
+        a gradient: the rules of the ops that use the value.
+    """
+
+    name: str
+    tree: Any
+    notes: dict[str, str]
+
+
+class Derivation:
+    """The values of an op-tree in the order of their computation, and its gradients in reverse: ``tree.derivation()``.
+
+    It prints as text, and in notebooks as LaTeX.
+
+    Attributes
+    ----------
+    inputs : list of Tensor
+        The tensors of the tree, with their names in the derivation.
+    values, gradients : list of DerivationStep
+        The steps, forward and backward.
+    """
+
+    def __init__(self) -> None:
+        self.inputs: list[Any] = []
+        self.values: list[DerivationStep] = []
+        self.gradients: list[DerivationStep] = []
+        self.latex_names: dict[str, str] = {}
+
+    def define(self, name: str, latex: str = "") -> str:
+        """Return a name that nothing has, like the given one, and remember how LaTeX prints it."""
+        while name in self.latex_names:
+            name += "'"
+        self.latex_names[name] = latex or latex_name(name)
+        return name
+
+    def define_gradient(self, name: str) -> str:
+        """Return the name of the derivative of the result with respect to what has the given name."""
+        result = self.latex_names[self.values[-1].name]
+        by = self.latex_names.get(name) or latex_name(name)
+        return self.define(f"d{name}", rf"\frac{{\partial {result}}}{{\partial {by}}}")
+
+    def __repr__(self) -> str:
+        steps = [*self.values, *self.gradients]
+        rows = [(s.name, format_formula(s.tree), ", ".join(s.notes)) for s in steps]
+        name_width = max(len(name) for name, _, _ in rows)
+        width = max(len(text) for _, text, _ in rows if len(text) <= MAX_FORMULA_CHARACTERS)
+        lines = [f"{name:{name_width}} = {text:{width}}  {notes}".rstrip() for name, text, notes in rows]
+        result, inputs = self.values[-1].name, ", ".join(f"{x.name} {x.shape}" for x in self.inputs)
+        lines.insert(len(self.values), f"gradients, dx for d{result}/dx, with the rules of the ops z = op(x, y):")
+        return "\n".join([f"{result} of {inputs}:", *lines])
+
+    def _repr_latex_(self) -> str:
+        """Return the steps as LaTeX, which notebooks display."""
+        lines = []
+        for step in (*self.values, *self.gradients):
+            notes = [latex or rf"\mathrm{{{escape_latex(text)}}}" for text, latex in step.notes.items()]
+            formula = format_latex(step.tree, lambda name: self.latex_names.get(name) or latex_name(name))
+            lines.append(rf"{self.latex_names[step.name]} &= {formula} && " + r",\quad ".join(notes))
+        return "$$\\begin{aligned}\n" + " \\\\\n".join(lines) + "\n\\end{aligned}$$"
+
+
+def format_rule(op: str, operand: str, gradient: Any) -> dict[str, str]:
+    """Return the gradient rule of an op for an operand as {text: LaTeX}, or the name of the op if it is long."""
+    text = format_formula(gradient)
+    if len(text) > MAX_RULE_CHARACTERS:
+        return {op: ""}
+    latex = rf"\mathrm{{{escape_latex(op)}}}:\; {latex_name(f'd{operand}')} = {format_latex(gradient)}"
+    return {f"{op}: d{operand} = {text}": latex}
+
+
+def format_formula(tree: Any) -> str:
+    """Return an op-tree or tensor in infix notation, without the outer parentheses; of a long one the number of ops."""
+    if not isinstance(tree, Triple):
+        return label(tree)
+    if not fits_on_line(tree):
+        return f"... {len(list(postorder(tree))):,} ops"
+    text = format_infix(tree)
+    return text[1:-1] if text.endswith(")") else text
 
 
 # --- the intermediate values of an op-tree as a table ---
