@@ -33,7 +33,7 @@ def outputs(name):
 
 def test_there_are_notebooks_of_the_backend_op_trees_and_autodiff():
     assert NOTEBOOKS.keys() >= {"01_backend", "02_optree", "03_autodiff", "04_layers", "05_training", "06_sequences"}
-    assert NOTEBOOKS.keys() >= {"07_kernels", "08_array_api"}
+    assert NOTEBOOKS.keys() >= {"07_kernels", "08_array_api", "10_other_libraries"}
 
 
 @every_notebook
