@@ -18,8 +18,6 @@ from helpers.runtimes import RUNTIMES
 
 from neonlite import Backend
 
-ROOT = Path(__file__).parents[2]
-
 pytest.importorskip("scipy")
 pytest.importorskip("einops")
 pytest.importorskip("array_api_extra")
@@ -70,14 +68,24 @@ def test_derivatives_in_forward_mode_are_finite_differences_and_wrong_ones_are_r
         assert not problem or is_refused, f"{call}: {problem}"
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "functions.md").read_text(encoding="utf-8")
+
+
 def test_the_documentation_lists_the_functions_that_are_differentiated() -> None:
-    text = (ROOT / "docs" / "functions.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `((?:scipy|sklearn)[a-z._]*)` \| (.*) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `((?:scipy|sklearn)[a-zA-Z._]*)` \| (.*) \|$", PAGE, re.MULTILINE)
     names = [f"{module}.{name}" for module, functions in rows for name in re.findall(r"`([^`]+)`", functions)]
     assert len(names) == len(set(names))
     assert set(names) == SCIPY | SKLEARN
-    assert f"{len(SCIPY)} functions of SciPy" in text
-    assert f"{len(SKLEARN)} of scikit-learn" in text
+    assert f"{len(SCIPY)} functions of SciPy" in PAGE
+    assert f"{len(SKLEARN)} of scikit-learn" in PAGE
+
+
+@pytest.mark.long
+def test_the_example_of_the_documentation_prints_gradients() -> None:
+    code = PAGE.partition("## Functions of other libraries")[2].partition("```python\n")[2].partition("```")[0]
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not process.stderr
+    assert process.stdout.count("Array(") == 2
 
 
 @pytest.mark.long
