@@ -73,26 +73,27 @@ class Derivatives:
         constants = {name: xp.asarray(x) for name, x in arrays.items() if name not in self.names}
         self.reference = lambda *xs: floats_of(evaluate(call, np, arrays | dict(zip(self.names, xs, strict=True))))
         self.weights = [rng.normal(size=y.shape) for y in self.reference(*self.points)]
-        self.xp, self.xs, self.dxs = xp, *([xp.asarray(x) for x in part] for part in (self.points, self.directions))
+        self.xp = xp
+        self.xs, self.dxs = ([xp.asarray(x) for x in part] for part in (self.points, self.directions))
         self.function = lambda *xs: floats_of(evaluate(call, xp, constants | dict(zip(self.names, xs, strict=True))))
 
     def loss(self, *xs: Any) -> Any:
         """Return the sum of the weighted results."""
         return sum(self.xp.sum(y * self.xp.asarray(w)) for y, w in zip(self.function(*xs), self.weights, strict=True))
 
-    def moved(self, step: float, directions: Any) -> float:
+    def value_at(self, step: float, directions: Any) -> float:
         """Return the sum of the weighted results for NumPy's arrays, moved by a step."""
         ys = self.reference(*(x + step * d for x, d in zip(self.points, directions, strict=True)))
         return float(sum(np.sum(y * w) for y, w in zip(ys, self.weights, strict=True)))
 
     def difference(self, directions: Any, h: float = 1e-5) -> float:
         """Return a finite difference of the fourth order."""
-        f = [self.moved(k * h, directions) for k in (-2, -1, 1, 2)]
+        f = [self.value_at(k * h, directions) for k in (-2, -1, 1, 2)]
         return (8 * (f[2] - f[1]) - (f[3] - f[0])) / (12 * h)
 
     def second_difference(self, h: float = 2e-4) -> float:
         """Return a second finite difference of the fourth order."""
-        f = [self.moved(k * h, self.directions) for k in (-2, -1, 0, 1, 2)]
+        f = [self.value_at(k * h, self.directions) for k in (-2, -1, 0, 1, 2)]
         return (16 * (f[1] + f[3]) - f[0] - f[4] - 30 * f[2]) / (12 * h * h)
 
     def differences(self) -> dict[str, float]:
