@@ -409,7 +409,8 @@ UFUNC_REDUCTIONS = {
     "add": "sum", "logical_and": "all", "logical_or": "any", "maximum": "max", "minimum": "min", "multiply": "prod",
 }  # fmt: skip
 
-# functions that plotting libraries call before they read the values: their results are not expected to have a gradient
+# functions that plotting libraries call before they read the values: of tensors, their results are not expected to have
+# a gradient
 READERS = "atleast_1d broadcast_arrays histogram"
 
 
@@ -558,7 +559,8 @@ def evaluate(name: str, function: Callable[..., Any], args: Sequence[Any], kwarg
             raise
         raise not_writable(name, args) from None
     variables = [x for x in find_operands((args, kwargs)) if getattr(x, "is_live", True) and x.dtype.kind not in "biu"]
-    if variables and has_floats(result) and "out" not in kwargs and name.removeprefix("np.") not in READERS.split():
+    is_read = name.removeprefix("np.") in READERS.split() and not any(hasattr(x, "operand") for x in variables)
+    if variables and has_floats(result) and "out" not in kwargs and not is_read:
         warnings.warn(
             f"{name}: NumPy computes a constant, which has no gradient, from {describe(variables[0])}. Pass its value, "
             f"{'x.numpy()' if hasattr(variables[0], 'operand') else 't.get()'}, if you need none; or use functions of "

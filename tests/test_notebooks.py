@@ -38,7 +38,7 @@ def has_carriage_returns(results):
 
 def test_there_are_notebooks_of_the_backend_op_trees_and_autodiff():
     assert NOTEBOOKS.keys() >= {"01_backend", "02_optree", "03_autodiff", "04_layers", "05_training", "06_sequences"}
-    assert NOTEBOOKS.keys() >= {"07_kernels", "08_array_api", "09_functions"}
+    assert NOTEBOOKS.keys() >= {"07_kernels", "08_array_api", "09_functions", "10_other_libraries"}
 
 
 @every_notebook

@@ -173,13 +173,16 @@ class Array:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NumPyArray:
         if copy is False:
             raise ValueError(f"{describe(self)}: expected copy=True or None, as NumPy gets a copy; got False.")
-        if self.is_live and self.dtype.kind == "f":
-            warn(
-                f"np.asarray: {describe(self)} depends on a variable or tensor, and what NumPy computes from it "
-                "has no gradient. Use functions of the namespace, or x.numpy() for the value alone."
-            )
+        self._warn_of_constant("np.asarray", "NumPy")
         value = self.numpy()
         return value if dtype is None else value.astype(dtype, copy=False)
+
+    def _warn_of_constant(self, where: str, library: str) -> None:
+        if self.is_live and self.dtype.kind == "f":
+            warn(
+                f"{where}: {describe(self)} depends on a variable or tensor, and what {library} computes from it "
+                "has no gradient. Use functions of the namespace, or x.numpy() for the value alone."
+            )
 
     def item(self) -> bool | int | float:
         """Return the value of one element as a Python number.
@@ -370,6 +373,7 @@ class Array:
         dl_device: tuple[Any, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
+        self._warn_of_constant("from_dlpack", "another library")
         options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
         return self.native().__dlpack__(**{name: value for name, value in options.items() if value is not None})
 
