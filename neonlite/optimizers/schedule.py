@@ -417,7 +417,7 @@ class UpdateSchedule(Schedule):
 
     The position is the number of updates t before a step, from 0: that of the parameter, which checkpoints store and
     ``fit`` continues. A skipped step of a ``LossScaling`` is no update. ``epoch=`` has no effect. ``fit`` makes
-    ``epochs * dataset.nbatches`` updates.
+    ``epochs * dataset.nbatches`` updates; with ``accumulate``, ``ceil(dataset.nbatches / accumulate)`` in each epoch.
 
     Parameters
     ----------
