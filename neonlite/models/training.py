@@ -198,9 +198,8 @@ class TrainingMethods(ModelBase):
     def _add_gradients(self, rows: int) -> None:
         """Add the gradients of a minibatch to those of the next update."""
         _, sums = self._sum_gradients(rows)
-        if not begin_last_write(self.optimizer):
-            Snapshot(self.gradient_sums).take()
         self.accumulated_rows += rows
+        begin_last_write(self.optimizer)  # nothing that may fail follows: no copies to undo it
         self.be.assign(self.gradient_sums, sums)
 
     def _update(self, epoch: int, rows: int = 0) -> None:
