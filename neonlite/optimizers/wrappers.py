@@ -77,10 +77,10 @@ class MultiOptimizer(Optimizer):
 
     def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
         layer_list = list(layer_list)
-        layers: dict[int, list[Layer]] = {id(optimizer): [] for optimizer in self.optimizer_mapping.values()}
-        for layer, optimizer in zip(layer_list, self._choose(map(layer_and_class_name, layer_list)), strict=True):
-            layers[id(optimizer)].append(layer)
-        self.map_list = {optimizer: layers[id(optimizer)] for optimizer in self.optimizer_mapping.values()}
+        chosen = self._choose([(getattr(layer, "name", ""), type(layer).__name__) for layer in layer_list])
+        self.map_list: dict[Any, list[Layer]] = {optimizer: [] for optimizer in self.optimizer_mapping.values()}
+        for layer, optimizer in zip(layer_list, chosen, strict=True):
+            self.map_list[optimizer].append(layer)
         if None in map(last_writer, flatten_optimizers(self)):
             atomic(self._optimize_each, epoch)
         else:
@@ -95,9 +95,9 @@ class MultiOptimizer(Optimizer):
             if layers:
                 optimizer.optimize(layers, epoch)
 
-    def _choose(self, names: Iterable[tuple[str, str]]) -> list[Optimizer]:
+    def _choose(self, names: Sequence[tuple[str, str]]) -> list[Optimizer]:
         """Return the optimizer of each layer, given its name and that of its class. ValueError for an unknown key."""
-        names, mapping = list(names), self.optimizer_mapping
+        mapping = self.optimizer_mapping
         unknown = mapping.keys() - {"default", *(key for pair in names for key in pair)}
         if unknown and (unknown := unknown - layer_class_names()):
             have = ", ".join(f"{name} ({classnm})" for name, classnm in names if name) or "none"
@@ -185,7 +185,7 @@ class WeightAverage(OptimizerWrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.wrapped.check_rule(self.classnm)
+        self.wrapped._check_rule(self.classnm)
         self.state_names = (*self.wrapped.state_names, "average")
         self.merges_parameters = self.wrapped.merges_parameters
 
@@ -246,11 +246,6 @@ def layer_class_names() -> set[str]:
     for cls in classes:  # which grows
         classes += cls.__subclasses__()
     return {cls.__name__ for cls in classes if hasattr(cls, "configure")}
-
-
-def layer_and_class_name(layer: Layer) -> tuple[str, str]:
-    """Return the name of a layer and of its class."""
-    return getattr(layer, "name", ""), type(layer).__name__
 
 
 # --- lossScaling: scale errors for float16 training, and skip updates whose gradients overflow ---
@@ -388,34 +383,28 @@ class LossScaling(OptimizerWrapper):
         self.wrapped.cuda_graphs = self.cuda_graphs
         self.wrapped.optimize(layer_list, epoch)
 
-    def _check_scaled(self, be: Backend) -> Tensor:
-        """Return the scale as a tensor; RuntimeError if no errors have been scaled."""
-        if self._device_scale is None:
-            raise self._not_scaled()
-        return self._scale_on(be)
-
-    def _not_scaled(self) -> RuntimeError:
-        """Return the error for gradients of a cost that was not scaled."""
-        return RuntimeError(
-            "LossScaling: expected errors that were scaled before the backward pass, got none. Call "
-            "net.bprop(optimizer.scale_errors(errors)), as Model.fit does, or take the gradients of "
-            "optimizer.scale_errors(cost)."
-        )
+    def _check_scaled(self, be: Backend, gradients: Sequence[Operand] = ()) -> Tensor:
+        """Return the scale as a tensor; RuntimeError unless errors, or the cost of gradients, were multiplied by it."""
+        trees = [g.leaves.values() for g in gradients if isinstance(g, OpTreeNode) and g.leaves is not None]
+        scale = None if self._device_scale is None else self._scale_on(be)
+        if scale is None or (trees and not any(x is scale for leaves in trees for x in leaves)):
+            raise RuntimeError(
+                "LossScaling: expected errors that were scaled before the backward pass, got none. Call "
+                "net.bprop(optimizer.scale_errors(errors)), as Model.fit does, or take the gradients of "
+                "optimizer.scale_errors(cost)."
+            )
+        return scale
 
     def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings) -> list[Any]:
-        be = cast("Backend", parameters[0].backend)
-        scale = self._check_scaled(be)
-        leaves = [g.leaves.values() for g in gradients if isinstance(g, OpTreeNode) and g.leaves is not None]
-        if leaves and not any(x is scale for part in leaves for x in part):
-            raise self._not_scaled()
+        scale = self._check_scaled(cast("Backend", parameters[0].backend), gradients)
         settings = settings._replace(divisors=(scale, *settings.divisors))
         return [ScaledStep(self, updates_of(self.wrapped, parameters, gradients, settings), gradients)]
 
     def count_update(self) -> None:
         """Count an update, and adapt the scale."""
         self.t, self.good_steps, self.consecutive_skips = self.t + 1, self.good_steps + 1, 0
-        if self.good_steps % self.growth_interval == 0:
-            self._rescale(2)
+        if self.dynamic and self.good_steps % self.growth_interval == 0:
+            self.scale *= 2
 
     def count_skip(self) -> None:
         """Count a step that was skipped, and adapt the scale; FloatingPointError after too many in a row."""
@@ -425,11 +414,8 @@ class LossScaling(OptimizerWrapper):
                 f"LossScaling: expected finite gradients, got NaN or infinity in {MAX_CONSECUTIVE_SKIPS} consecutive "
                 f"steps, down to a scale of {self.scale:g}. Training diverged: reduce the learning rate or the scale."
             )
-        self._rescale(0.5)
-
-    def _rescale(self, factor: float) -> None:
         if self.dynamic:
-            self.scale *= factor
+            self.scale *= 0.5
 
     def get_state(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in SCALE_COUNTS}
