@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -31,15 +31,13 @@ from neonlite.optimizers import LossScaling, Optimizer, get_param_list
 from neonlite.optimizers.optimizer import last_writer
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.optimizers.schedule import counts_updates
-from neonlite.optimizers.wrappers import flatten_optimizers
+from neonlite.optimizers.wrappers import Errors, flatten_optimizers
 from neonlite.optree import Operand
 from neonlite.programs import Jit, jit
 from neonlite.transforms import Cost
 from neonlite.transforms.functions import COSTS
 from neonlite.tree_structure import use_in_trace
 from neonlite.typing import HALF_DTYPES
-
-Errors = TypeVar("Errors", bound="Operand | list[Tensor]")
 
 
 def train_epochs(

@@ -15,14 +15,14 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from itertools import groupby, islice, repeat
 from numbers import Real
-from operator import add, is_, or_, truediv
+from operator import add, or_, truediv
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
 from neonlite import typing
 from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.batch_size import global_batch_size, require_batch_size
 from neonlite.backend.concurrency import Cache
-from neonlite.backend.objects import can_replay, constructor_arguments
+from neonlite.backend.objects import can_replay, constructor_arguments, same_objects
 from neonlite.backend.planning.assignment import write_array
 from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure, restore_on_failure
 from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number, check_signature
@@ -655,12 +655,10 @@ class Step:
 
     def current_updates(self) -> list[tuple[str, int]] | None:
         """Return (kind, t) of each group of parameters; None if they or the states are not those of the expressions."""
-        updates: list[Any] = [None] * len(self.scalars)
+        updates: list[Any] = [w.updates for w in self.first]
         for w, k, states in self.members:
-            if updates[k] is None:
-                updates[k] = w.updates
-            has_states = w.states is not None and len(w.states) == len(states) and all(map(is_, w.states, states))
-            if w.updates is None or w.updates[0] != self.kind or w.updates != updates[k] or not has_states:
+            is_of_kind = w.updates is not None and w.updates[0] == self.kind and w.updates == updates[k]
+            if not is_of_kind or w.states is None or not same_objects(w.states, states):
                 return None
         return updates
 

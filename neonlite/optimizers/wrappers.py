@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from neonlite.backend import Backend, NervanaObject, Tensor
-from neonlite.backend.transaction import atomic, restore_on_failure
+from neonlite.backend.transaction import atomic, restore_on_failure, set_attributes
 from neonlite.backend.validation import check_attributes, check_keys, checked_dataclass, from_name, instance, integer
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
@@ -19,6 +19,8 @@ from neonlite.typing import Model
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
+
+Errors = TypeVar("Errors", bound="Operand | list[Tensor]")
 
 
 @checked_dataclass
@@ -140,6 +142,15 @@ class OptimizerWrapper(Optimizer):
         """The optimizer that updates the parameters."""
         return cast(Optimizer, self.optimizer)
 
+    def get_state(self) -> dict[str, Any]:
+        return {"t": self.t, "optimizer": self.wrapped.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        check_keys(f"{self.classnm}: the state", state, self.get_state())
+        if self.wrapped.get_state().keys() == state["optimizer"].keys():  # else a different optimizer
+            self.wrapped.set_state(state["optimizer"])
+        set_attributes(self, {name: x for name, x in state.items() if name != "optimizer"})
+
 
 @checked_dataclass
 class WeightAverage(OptimizerWrapper):
@@ -232,13 +243,6 @@ class WeightAverage(OptimizerWrapper):
         new, *others = self.wrapped._update(be, w, g, states[:-1], scalars)
         return [new, *others, self.decay * states[-1] + (1 - self.decay) * new]
 
-    def get_state(self) -> dict[str, Any]:
-        return {"t": self.t, "optimizer": self.wrapped.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.t = state["t"]
-        self.wrapped.set_state(state["optimizer"])
-
 
 def layer_class_names() -> set[str]:
     """Return the names of all classes of layers, also of those that no network contains."""
@@ -327,13 +331,7 @@ class LossScaling(OptimizerWrapper):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_device_scale": None}
 
-    @overload
-    def scale_errors(self, errors: Tensor) -> Tensor: ...
-    @overload
-    def scale_errors(self, errors: list[Tensor]) -> list[Tensor]: ...
-    @overload
-    def scale_errors(self, errors: OpTreeNode) -> OpTreeNode: ...
-    def scale_errors(self, errors: Any) -> Any:
+    def scale_errors(self, errors: Errors) -> Errors:
         """Multiply errors by the scale: tensors in place. CUDA graphs and programs read the current scale in each run.
 
         Parameters
@@ -346,15 +344,16 @@ class LossScaling(OptimizerWrapper):
         Tensor, list of Tensor or OpTreeNode
             The same tensors; for an op-tree, its product with the scale.
         """
-        if isinstance(errors, list | tuple):
-            return [self.scale_errors(error) for error in errors]
-        scale = self._scale_on(errors.backend)
-        if isinstance(errors, OpTreeNode):
-            return errors * scale
-        errors[:] = errors * scale
-        return errors
+        x: Any = errors
+        if isinstance(x, list | tuple):
+            x = [self.scale_errors(error) for error in x]
+        elif isinstance(x, OpTreeNode):
+            x = x * self._scale_on(x.backend)
+        else:
+            x[:] = x * self._scale_on(x.backend)
+        return cast(Errors, x)
 
-    def _scale_on(self, be: Backend) -> Tensor:
+    def _scale_on(self, be: Any) -> Tensor:
         """Return the scale as a tensor (1, 1) on a backend."""
         if self._device_scale is None or self._device_scale.backend is not be:
             with untraced():
@@ -419,15 +418,7 @@ class LossScaling(OptimizerWrapper):
 
     def get_state(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in SCALE_COUNTS}
-        return {"t": self.t, "scale": float(self.scale), **counts, "optimizer": self.wrapped.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        check_keys("LossScaling: the state", state, self.get_state())
-        if self.wrapped.get_state().keys() == state["optimizer"].keys():  # else a different optimizer
-            self.wrapped.set_state(state["optimizer"])
-        for key, value in state.items():
-            if key != "optimizer":
-                setattr(self, key, value)
+        return {"t": self.t, "scale": float(self.scale), **counts, **super().get_state()}
 
 
 class ScaledStep:
