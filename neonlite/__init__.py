@@ -36,6 +36,7 @@ _LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.messages"}
 _LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.array_api.operators")
 _LAZY_NAMES |= {"Sequential": "neonlite.layers", "jit": "neonlite.programs"}
 _TRANSFORMS = "checkpoint cond custom_grad grad hessian hvp jacobian jvp scan stop_gradient value_and_grad vjp vmap"
+_TRANSFORMS += " while_loop"
 _LAZY_NAMES |= dict.fromkeys(_TRANSFORMS.split(), "neonlite.functions")
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         value_and_grad as value_and_grad,
         vjp as vjp,
         vmap as vmap,
+        while_loop as while_loop,
     )
     from neonlite.layers import Sequential as Sequential
     from neonlite.messages import logger as logger

@@ -11,8 +11,9 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from operator import or_
 from types import MethodType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from neonlite.autodiff import Autodiff, add_gradients, is_array, operand_of, push_forward
 from neonlite.backend.planning import Plan
@@ -32,6 +33,7 @@ from neonlite.variables import (
     batch,
     describe_structure,
     is_expression,
+    loop_operands,
     node_of_call,
     tensors_of,
 )
@@ -794,6 +796,100 @@ def is_readable(x: Any) -> bool:
 def shape_of(x: Any) -> tuple[int, ...]:
     """Return the shape of an array or tensor; () of a number."""
     return getattr(x, "shape", ())
+
+
+def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init: R) -> R:
+    """Return the state after the last step of a loop: ``while condition(state): state = body(state)``.
+
+    It is a Python loop, with derivatives, where the condition has a value. In a function of ``jit`` or ``vmap``, where
+    it has none, the loop is an op that runs both functions as programs, and has no derivative.
+
+    Parameters
+    ----------
+    condition : callable
+        A function of the state that returns one number, as an array () or a tensor (1, 1).
+    body : callable
+        A function of the state that returns the next one, in equal containers, of equal shapes and dtypes. In an op it
+        assigns nothing and draws no random numbers.
+    init : array, tensor, number or container of them
+        The first state. Instead of numbers both functions get arrays, or beside tensors tensors.
+
+    Returns
+    -------
+    arrays, tensors or containers of them
+        The last state.
+
+    Raises
+    ------
+    ValueError
+        The states differ in containers, shapes or dtypes.
+    TypeError
+        A function reads a value, assigns to a tensor or draws random numbers, where the loop is an op.
+    NotImplementedError
+        When it is differentiated: the loop is an op.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> xp = nl.array_api
+    >>> @nl.jit
+    ... def root(x):  # by Newton's method
+    ...     return nl.while_loop(lambda y: xp.abs(y * y - x) > 1e-5 * x, lambda y: (y + x / y) / 2, x)
+    >>> root(xp.asarray(4.0)), root(xp.asarray(1e6))
+    (Array(2., dtype=float32), Array(1000., dtype=float32))
+    """
+    check_function("while_loop: condition", condition)
+    check_function("while_loop: body", body)
+    leaves: list[Any] = []
+    structure = flatten(init, leaves)
+    be, has_tensors = backend_of(leaves), any(isinstance(x, Operand) for x in leaves)
+    for k, x in enumerate(leaves):
+        if not is_expression(x):
+            leaves[k] = be.array(x, "int64" if type(x) is int else None) if has_tensors else be.array_api.asarray(x)
+    state: Any = unflatten(structure, iter(leaves))
+    while is_readable(is_running := condition(state)):
+        if not is_running:
+            return cast("R", state)
+        state = next_state(state, body)
+        evaluate_constants(state)
+    assigned = assigned_values()
+    call = Call("while_loop", lambda state: (condition(state), next_state(state, body)), (state,), {})
+    if assigned_values() != assigned:
+        raise TypeError(
+            "while_loop: expected functions that return values, got one that assigns to a tensor, which a loop in a "
+            "function of jit does once. Make the values a part of the state, and assign them after the loop."
+        )
+    structure, leaves, operands = call.outputs(call.result[1])
+    live = functools.reduce(or_, [x.is_live for x in (*leaves, call.result[0]) if is_array(x)], 0)
+    values = loop_operands(call.be, call.scalar(call.result[0]), operands, call.variables)
+    pairs = zip(leaves, values, strict=True)
+    last = unflatten(structure, iter([x.with_operand(y, None, live) if is_array(x) else y for x, y in pairs]))
+    return cast("R", call.close_result(last)[0])
+
+
+def assigned_values() -> list[Any]:
+    """Return the values that the traced function has assigned so far; they are compared by identity."""
+    trace = tracing()
+    return [] if trace is None else [value for pairs in trace.written.values() for _, value in pairs]
+
+
+def next_state(state: Any, body: Callable[[Any], Any]) -> Any:
+    """Return the state after a step of a loop. ValueError if it is of another kind than the one before."""
+    leaves: list[Any] = []
+    found: list[Any] = []
+    structure, new = flatten(state, leaves), body(state)
+    operands, _ = match("while_loop", "the next state", new, structure, leaves)
+    flatten(new, found)
+    values = []
+    for x, y, operand in zip(leaves, found, operands, strict=True):
+        if operand.info.dtype != operand_of(x).info.dtype:
+            raise ValueError(
+                f"while_loop: expected the next state in the dtypes of the state, got {describe(y)} after "
+                f"{describe(x)}. Convert one of them."
+            )
+        values.append(x.with_operand(operand, None, y.is_live if is_array(y) else 0) if is_array(x) else operand)
+    return unflatten(structure, iter(values))
 
 
 def scan(

@@ -434,7 +434,7 @@ BACKEND = {
     "nl.layers.Dropout or be.make_binary_mask": "dropout",
     "nl.layers.Affine or be.dot(x, x)": "linear",
     "be.attention or nl.layers.MultiHeadAttention": "dot_product_attention scaled_dot_product_attention",
-    "nl.layers.Recurrent; or a Python loop that builds an op-tree": "fori_loop while_loop",
+    "nl.layers.Recurrent; or a Python loop that builds an op-tree": "fori_loop",
     "be.cross_entropy or nl.transforms.CrossEntropyMulti": (
         "nll_loss softmax_cross_entropy softmax_cross_entropy_with_integer_labels"
     ),
@@ -448,6 +448,7 @@ BACKEND = {
     "nl.jvp; docs/functions.md": "jvp",
     "nl.vjp; docs/functions.md": "vjp",
     "nl.scan; docs/functions.md": "scan",
+    "nl.while_loop; docs/functions.md": "while_loop",
     "be.stop_gradient(x)": "detach inference_mode no_grad",
     "x.shape": "shape",
     "x.size": "numel size",

@@ -437,11 +437,15 @@ class Jit(Untracked, Generic[P, R]):
         tensors: list[Tensor] = []
         key: list[Any] = [structure]
         for x in leaves or [None]:
-            if type(x) is not Tensor:
+            if type(x) is Tensor:
+                tensors.append(x)
+                key.append(x.info)
+            elif type(operand := operand_of(x)) is Tensor:
+                tensors.append(operand)
+                key.append((operand.info, x.shape, x.dtype))
+            else:
                 tensors, key = self._bind(structure, leaves)
                 break
-            tensors.append(x)
-            key.append(x.info)
         try:
             structure_key = tuple(key)
             compiled = self.cache.get(structure_key) or self.cache.find(structure_key)
@@ -482,7 +486,7 @@ class Jit(Untracked, Generic[P, R]):
         be = typing.current_backend() if be is None else be
         has_arrays = any(hasattr(x, "with_operand") for x in leaves)
         tensors: list[Tensor] = []
-        key: list[Any] = [structure, id(be)]
+        key: list[Any] = [structure]
         for k, x in enumerate(leaves):
             if hasattr(x, "dtype") and not isinstance(operand_of(x), Operand):
                 if has_arrays:
@@ -494,15 +498,18 @@ class Jit(Untracked, Generic[P, R]):
                     )
             operand = operand_of(x)
             if isinstance(operand, OpTreeNode):
-                operand = operand.astensor()
+                operand = operand.astensor() if operand is x else x.tensor()
             elif isinstance(x, float) or (hasattr(x, "dtype") and not isinstance(operand, Tensor)):
                 operand = be.array(x)
-            if isinstance(operand, Tensor):
-                tensors.append(operand)
-                key.append((operand.info, type(x), x.shape if operand is not x and hasattr(x, "shape") else None))
-            else:
+            if not isinstance(operand, Tensor):
                 key.append((type(x), x))
-        return tensors, key
+                continue
+            tensors.append(operand)
+            if hasattr(x, "with_operand"):
+                key.append((operand.info, x.shape, x.dtype))
+            else:
+                key.append(operand.info if isinstance(x, Operand) else (operand.info, type(x)))
+        return tensors, key if tensors else [*key, id(be)]
 
     def _compile(self, structure: Any, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Compiled:
         """Trace the function, and compile a program. If that fails, all is as before."""

@@ -532,7 +532,97 @@ def test_a_scan_is_the_loop_over_the_steps_and_is_differentiated(be64: Backend) 
     assert (state, outputs) == (1024, None)
 
 
+def collatz(n: Any) -> Any:
+    """Return the number of steps from n to 1, by halves and 3n + 1."""
+    return nl.while_loop(
+        lambda s: s["n"] != 1,
+        lambda s: {"n": xp.where(s["n"] % 2 == 0, s["n"] // 2, 3 * s["n"] + 1), "k": s["k"] + 1},
+        {"n": n, "k": 0},
+    )["k"]
+
+
+def test_a_while_loop_takes_as_many_steps_as_its_values_require(be64: Backend) -> None:
+    numbers, expected = xp.asarray([1, 2, 27, 97]), [0, 1, 111, 118]
+    assert [int(collatz(n)) for n in numbers] == expected
+    assert [int(nl.jit(collatz)(n)) for n in numbers] == expected
+    for many in (nl.vmap(collatz), nl.jit(nl.vmap(collatz))):
+        assert np.asarray(many(numbers)).tolist() == expected
+
+    def root(x: Any) -> Any:
+        return nl.while_loop(lambda y: xp.abs(y * y - x) > 1e-12 * x, lambda y: (y + x / y) / 2, x)
+
+    for f in (root, nl.jit(root)):
+        assert_close(f(xp.asarray(2.0)), [math.sqrt(2)], 1e-12)
+    assert_close(nl.grad(root)(2.0), [0.5 / math.sqrt(2)], 1e-6)
+    with pytest.raises(NotImplementedError, match=r"expected a loop that is not differentiated, in .* Use scan"):
+        nl.jit(nl.grad(root))(xp.asarray(2.0))
+    last = nl.jit(lambda x: nl.while_loop(lambda s: be64.sum(s) < 100, lambda s: 2 * s, x))
+    assert last(be64.array([[3.0, 4.0]])).get().tolist() == [[48, 64]]
+
+
+def test_a_while_loop_runs_within_a_program_that_has_other_values(be64: Backend) -> None:
+    a = RNG.normal(size=(9, 9))
+    a = a @ a.T
+
+    def dominant(a: Any, v: Any) -> Any:  # the power method, between products whose results are needed before and after
+        b = a @ a
+
+        def step(s: Any) -> Any:
+            w = b @ s["v"]
+            w = w / xp.sqrt(xp.sum(w * w))
+            return {"v": w, "change": xp.max(xp.abs(w - s["v"])), "k": s["k"] + 1}
+
+        s = nl.while_loop(
+            lambda s: (s["change"] > 1e-13) & (s["k"] < 1000), step, {"v": v, "change": xp.max(xp.abs(b)), "k": 0}
+        )
+        return xp.sum(s["v"] * (b @ s["v"])), s["k"], xp.sum(b)
+
+    value, k, total = nl.jit(dominant)(xp.asarray(a), xp.ones(9) / 3)
+    assert_close(value, [np.linalg.eigvalsh(a)[-1] ** 2], 1e-9)
+    assert_close(total, [(a @ a).sum()], 1e-12)
+    assert 1 < int(k) < 1000
+    assert int(k) == int(dominant(xp.asarray(a), xp.ones(9) / 3)[1])
+
+
+def test_a_while_loop_says_what_it_cannot_repeat(be64: Backend) -> None:
+    x, w = xp.asarray(1.0), be64.ones((1, 1))
+
+    def assigns(s: Any) -> Any:
+        w[:] = w + 1
+        return s + 1
+
+    def loop(body: Any, init: Any = 0.0) -> Any:
+        return nl.jit(lambda x: nl.while_loop(lambda s: xp.sum(s["n"] if isinstance(s, dict) else s) < x, body, init))
+
+    with pytest.raises(TypeError, match="while_loop: expected functions that return values, got one that assigns"):
+        nl.jit(lambda x: nl.while_loop(lambda s: s < 4, assigns, x))(w)
+    with pytest.raises(TypeError, match="while_loop: expected a loop without random numbers"):
+        nl.jit(lambda x: nl.while_loop(lambda s: s < 4, lambda s: s + be64.rand((1, 1)), x))(w)
+    for f in (loop(lambda s: s + 0.5, 0), lambda x: nl.while_loop(lambda s: s < x, lambda s: s + 0.5, 0)):
+        with pytest.raises(ValueError, match=r"in the dtypes of the state, got .*64 after an array \(\) of int64"):
+            f(x)
+    with pytest.raises(ValueError, match=r"expected the next state in the same containers, \*, got \(\*, \*\)"):
+        loop(lambda s: (s, s))(x)
+    with pytest.raises(ValueError, match=r"expected the next state of the shape \(\), got an array \(2,\)"):
+        loop(lambda s: xp.ones(2))(x)
+    with pytest.raises(ValueError, match="while_loop: expected one number as the result, got an array"):
+        nl.jit(lambda x: nl.while_loop(lambda s: s < x, lambda s: s + 1, xp.ones(3)))(x)
+    with pytest.raises(OverflowError, match=r"integers up to 2\*\*53 in a state with floats"):
+        loop(lambda s: {"n": s["n"] + 1, "k": s["k"] + 2**60}, {"n": 0.0, "k": 0})(x)
+    assert int(loop(lambda s: {"n": s["n"] + 1, "k": s["k"] + 2**60}, {"n": 0, "k": 0})(x)["k"]) == 2**60
+
+
 # --- what a transform shows, and errors ------------------------------------------------------------------------------
+
+
+def test_a_formula_names_loops_and_functions_with_given_derivatives(be64: Backend) -> None:
+    def add(x: Any, y: Any) -> Any:  # named as an op that has a symbol
+        return x - y, lambda error: (error, error)
+
+    x = be64.ones((1, 1), name="x")
+    assert nl.custom_grad(add)(x, x).pp() == "(add x x)"
+    doubled = nl.vmap(lambda x: nl.while_loop(lambda y: y < 9, lambda y: y * 2, x))
+    assert "(while_loop (reshape (slice" in doubled.pp(xp.asarray([2.0]))
 
 
 def test_a_transform_shows_formulas_with_the_names_of_the_parameters(be64: Backend) -> None:

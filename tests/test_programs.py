@@ -333,6 +333,17 @@ def test_a_boolean_array_is_boolean_in_the_function(be):
     assert f(xp.asarray([True, False]), xp.asarray([1.0, 2.0])).tolist() == [0, 2]
 
 
+def test_boolean_arrays_and_bytes_are_two_structures_and_whether_one_is_evaluated_is_no_part_of_it(be):
+    xp = be.array_api
+    inverted = nl.jit(lambda x: ~x)
+    assert np.asarray(inverted(xp.asarray([True, False]))).tolist() == [False, True]
+    assert np.asarray(inverted(xp.asarray([1, 0], dtype=xp.uint8))).tolist() == [254, 255]
+    pending = xp.asarray([1, 0], dtype=xp.uint8) + xp.asarray([1, 0], dtype=xp.uint8)
+    assert np.asarray(inverted(pending)).tolist() == [253, 255]
+    assert len(inverted.programs) == 2
+    assert isinstance(pending.operand, nl.backend.Tensor)  # computed once
+
+
 def test_an_array_reads_what_the_function_has_assigned_to_its_tensor(be):
     t = be.array([[1.0, 2.0]])
     a = be.array_api.asarray(t, copy=False)

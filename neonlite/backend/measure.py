@@ -6,7 +6,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from neonlite.backend.concurrency import create_lock
@@ -151,6 +152,18 @@ class MemoryTracker:
             self.ends.token = ThreadEnd(self)
             cache = self.by_thread.setdefault(threading.get_ident(), {})
         return cache
+
+    @contextmanager
+    def separate_buffers(self) -> Iterator[None]:
+        """Give the current thread other buffers in a ``with`` block, for plans that run while an op of a plan runs."""
+        cache = self.thread_cache
+        buffers = dict(cache)
+        cache.clear()
+        try:
+            yield
+        finally:
+            cache.clear()
+            cache.update(buffers)
 
     def clear_thread_cache(self) -> None:
         """Clear the caches of all threads."""

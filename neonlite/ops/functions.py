@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from neonlite.typing import HALF_DTYPES, BackendBase, Namespace, NativeArray, Operand, OperandLike
@@ -266,6 +267,7 @@ def widen_half(be: BackendBase, x: Operand) -> Operand:
     return be.astype(x, "float32") if info is not None and info.dtype in HALF_DTYPES else x
 
 
+@lru_cache(1 << 12)  # plans take views of tensors in each run
 def to_slices(index: SliceSpec) -> tuple[slice, ...]:
     """Return the Python slices of a slice specification."""
 

@@ -20,7 +20,6 @@ from unicodedata import east_asian_width
 
 from neonlite.files import encodable
 from neonlite.messages import escape, label, table
-from neonlite.ops import OPS
 from neonlite.tree_structure import Triple, info_of, postorder
 from neonlite.typing import NumPyArray
 
@@ -187,8 +186,9 @@ def format_node_infix(node: Triple, format_operand: Formatter) -> str:
     """Return one node as a formula: ``(x + y)``, or ``(sum x axis=(1,))`` if its op has no symbol."""
     operands = node.operands
     texts = [format_operand(x) for x in operands[:MAX_DISPLAYED_NODES]]
-    if (symbol := OPS[node.op].symbol) and len(texts) == 2:
-        return f"({texts[0]} {symbol} {texts[1]})"
+    op: Any = node.info.op_def
+    if op.symbol and len(texts) == 2:
+        return f"({texts[0]} {op.symbol} {texts[1]})"
     more = [f"... {len(operands) - MAX_DISPLAYED_NODES:,} more"] if len(operands) > MAX_DISPLAYED_NODES else []
     return f"({' '.join([node.op, *texts, *more, *format_attrs(node)])})"
 

@@ -236,9 +236,9 @@ def add_error_context(be: BackendBase, error: Exception, tensors: Sequence[Tenso
     if isinstance(error, OutOfMemoryError):
         return OutOfMemoryError(f"{error} (while evaluating {describe(*tensors)})")
     nodes = postorder(tree, opens=is_composite)
-    candidates = [node for node in nodes if (op := OPS.get(node.op)) and op.may_raise][:3]
+    candidates = [node for node in nodes if (op := node.info.op_def).may_raise and op.has_method][:3]
     calls = [
-        f"be.{OPS[node.op].method}({describe(*node.operands)}"
+        f"be.{node.info.op_def.method}({describe(*node.operands)}"
         f"{''.join(f', {k}={v}' for k, v in node.attrs.items() if isinstance(v, int))})"
         for node in candidates
     ]
