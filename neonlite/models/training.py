@@ -13,7 +13,7 @@ from neonlite.backend import Block, Tensor
 from neonlite.backend.batch_size import Shard, global_batch_size, use_shard
 from neonlite.backend.concurrency import DeferredInterrupt
 from neonlite.backend.objects import has_builtin_method
-from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, on_failure, restore_on_failure
+from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import from_name, integer, warn, with_attributes
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.callbacks.callback import check_dataset
@@ -194,10 +194,9 @@ class TrainingMethods(ModelBase):
         return cost if parallel is None else parallel.reduce(cost)
 
     def _add_gradients(self, rows: int) -> None:
-        """Add the gradients of a minibatch to those of the next update."""
+        """Add the gradients of a minibatch to those of the next update, as the last statement that may fail."""
         _, sums = self._sum_gradients(rows)
         self.accumulated_rows += rows
-        begin_last_write(self.optimizer)  # nothing that may fail follows: no copies to undo it
         self.be.assign(self.gradient_sums, sums)
 
     def _update(self, epoch: int, rows: int = 0) -> None:
