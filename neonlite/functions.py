@@ -402,27 +402,32 @@ def name_of(f: Any) -> str:
     return getattr(f, "__name__", type(f).__name__)
 
 
-def match(name: str, what: str, given: Any, structure: Any, like: Sequence[Any]) -> tuple[list[Any], int]:
+def match(
+    name: str, what: str, given: Any, structure: Any, like: Sequence[Any], way_out: str = ""
+) -> tuple[list[Any], int]:
     """Return the operands of the parts of a container, and whether they are constants, as ``Array.is_live``.
 
-    ValueError unless the containers and shapes are those of the parts ``like``.
+    ValueError unless the keys, indices and shapes are those of the parts ``like``; dicts may have another order.
     """
     leaves: list[Any] = []
-    if (found := flatten(given, leaves)) != structure:
+    found = flatten(given, leaves)
+    by_key, keys = dict(zip(label_leaves(found, ""), leaves, strict=True)), [*label_leaves(structure, "")]
+    if by_key.keys() != {*keys}:
         raise ValueError(
             f"{name}: expected {what} in the same containers, {describe_structure(structure)}, got "
-            f"{describe_structure(found)}"
+            f"{describe_structure(found)}{way_out}"
         )
     result: list[Any] = []
     live = 0
-    for x, y, label in zip(leaves, like, label_leaves(structure, what), strict=True):
+    for key, y in zip(keys, like, strict=True):
+        x = by_key[key]
         if x is None or not is_expression(y):  # no gradient
             result.append(None)
             continue
         if not is_expression(x):
             x = y.backend.array_api.asarray(x, dtype=y.dtype) if is_array(y) else y.backend.array(x)
         if x.shape != y.shape:
-            raise ValueError(f"{name}: expected {label} of the shape {y.shape}, got {describe(x)}")
+            raise ValueError(f"{name}: expected {what}{key} of the shape {y.shape}, got {describe(x)}{way_out}")
         live |= x.is_live if is_array(x) else 1
         result.append(operand_of(x))
     return result, live

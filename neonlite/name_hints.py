@@ -170,6 +170,7 @@ ARGUMENTS = {  # of constructors, fit, gen_backend and backend methods
     "epochs": "max_epochs max_iter n_epochs nb_epoch num_epochs num_train_epochs",
     "num_epochs": "epochs",
     "batch_size": "bs minibatch_size",
+    "accumulate": "accumulate_grad_batches accumulation_steps gradient_accumulation_steps iter_size",
     "callbacks": "callback",
     "metrics": "metric",
     "metric": "metrics",

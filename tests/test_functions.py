@@ -243,6 +243,13 @@ def polar(p: Any) -> Any:
     return {"x": r * xp.cos(phi), "y": r * xp.sin(phi)}
 
 
+def test_the_keys_of_an_error_may_have_another_order_than_those_of_the_value(be64: Backend) -> None:
+    _, pull_back = nl.vjp(polar, (2.0, 0.5))
+    (found,) = pull_back({"y": 3.0, "x": 7.0})
+    expected = [7 * math.cos(0.5) + 3 * math.sin(0.5), 2 * (3 * math.cos(0.5) - 7 * math.sin(0.5))]
+    np.testing.assert_allclose([float(x) for x in found], expected, 1e-12)
+
+
 def test_products_with_a_jacobian_from_both_sides_are_those_of_the_textbook(be64: Backend) -> None:
     r, phi = 2.0, 0.7
     rows = {"x": [math.cos(phi), -r * math.sin(phi)], "y": [math.sin(phi), r * math.cos(phi)]}

@@ -51,6 +51,7 @@ class ModelBase(NervanaObject):
         "minibatch_index": int,
         "epoch_cost": float,
         "total_cost": float,
+        "accumulated_rows": int,
     }
 
     def __init__(
@@ -68,6 +69,9 @@ class ModelBase(NervanaObject):
         self.epoch_cost = 0.0  # the sum of the costs of these minibatches
         self.step_cost = 0.0
         self.total_cost = 0.0  # the mean cost of the minibatches of this epoch, or of the last one
+        self.accumulate = 1  # the number of minibatches of an update, during fit
+        self.accumulated_rows = 0  # the number of rows whose gradients the next update adds to those of its minibatch
+        self.gradient_sums: list[Tensor] = []  # the sums of these gradients, of all parameters
         self.nbatches = 0
         self.ndata = 0
         self.finished = False  # a callback sets it to end training, also within an epoch

@@ -90,6 +90,7 @@ class DataParallel:
             "the optimizer": description_of(model.optimizer),
             "the cost": description_of(model.cost),
             "the number of epochs": num_epochs,
+            "accumulate": model.accumulate,
             "the callbacks without rank_0_only": [
                 describe_callback(x) for x in getattr(model.callbacks, "callbacks", ()) if not x.rank_0_only
             ],
@@ -102,12 +103,14 @@ class DataParallel:
         progress = {name: getattr(model, name) for name in model.progress_fields}
         optimizer, parameters = model.optimizer, parameters_with_states(model)
         updates = [w.updates for (w, _), _ in parameters]
-        common = (self.be.rng_get_state(), progress, optimizer.get_state(), dataset.get_state(), updates)
+        sums = [x.get() for x in model.gradient_sums] if model.accumulated_rows else []
+        common = (self.be.rng_get_state(), progress, optimizer.get_state(), dataset.get_state(), updates, sums)
         common = communicator.broadcast_object(common)
         self.be.rng_set_state(common[0])
         vars(model).update(common[1])
         optimizer.set_state(common[2])
         dataset.set_state(common[3])
+        model.gradient_sums = [self.be.array(x, dtype=x.dtype.name) for x in common[5]]
         for ((w, _), states), updates_of_w in zip(parameters, common[4], strict=True):
             w.updates = updates_of_w
             for tensor in (w, *states):

@@ -50,6 +50,7 @@ class FitMethods(TrainingMethods):
         callbacks: CallbackBase | None = None,
         cuda_graphs: bool = True,
         *,
+        accumulate: int = 1,
         distributed: bool | Communicator = False,
     ) -> None: ...
     @overload
@@ -74,6 +75,7 @@ class FitMethods(TrainingMethods):
         standardize: bool | None = None,
         text_length: int | None = None,
         cuda_graphs: bool = True,
+        accumulate: int = 1,
         distributed: bool | Communicator = False,
     ) -> History: ...
     @checks_arguments  # type: ignore[misc]
@@ -101,6 +103,7 @@ class FitMethods(TrainingMethods):
         layout: str | None = None,
         standardize: bool | None = None,
         text_length: int | None = None,
+        accumulate: int = 1,
         distributed: bool | Communicator = False,
     ) -> History | None:
         """Train on data, or as in neon on an iterator: ``fit(dataset, cost, optimizer, num_epochs, callbacks)``.
@@ -167,6 +170,9 @@ class FitMethods(TrainingMethods):
             Whether to standardize features and columns of numbers. Default: True, except for uint8.
         text_length : int, optional
             The number of words of a text; longer ones are cut. Default: that of the longest, at most 256.
+        accumulate : int
+            The number of minibatches of an update, which has the gradient of the mean cost of all their rows. The last
+            update of an epoch is by the minibatches that are left. Default: 1.
         distributed : bool or Communicator
             Whether to train in all processes that ``mpiexec`` has started; see ``neonlite.distributed``. All pass the
             same data. Each computes ``batch_size`` rows of a minibatch, and the files of callbacks are written by rank
@@ -230,7 +236,7 @@ class FitMethods(TrainingMethods):
                 own |= {"epochs": epochs, "validation_data": validation_data, "metrics": metrics}
             refuse_options(where, own, "num_epochs" if num_epochs is not None else "an iterator")
         if num_epochs is not None:
-            fit_iterator(self, X, cost, optimizer, num_epochs, callbacks, cuda_graphs, communicator)
+            fit_iterator(self, X, cost, optimizer, num_epochs, callbacks, cuda_graphs, communicator, accumulate)
             return None
         epochs = integer(f"{where}: epochs", DEFAULT_EPOCHS if epochs is None else epochs)
         if not self.has_targets:
@@ -260,7 +266,7 @@ class FitMethods(TrainingMethods):
             raise ValueError(f"{where}: expected validation data for metrics, got none. Pass validation_split=0.2.")
         if not isinstance(callbacks, Callbacks):
             callbacks = make_callbacks(self, data, metrics, callbacks, progress_bar)
-        fit_epochs(self, data, optimizer, epochs, callbacks, cuda_graphs, communicator)
+        fit_epochs(self, data, optimizer, epochs, callbacks, cuda_graphs, communicator, accumulate)
         history: History = callbacks.history
         return history
 
@@ -284,12 +290,13 @@ def fit_iterator(
     callbacks: Any,
     cuda_graphs: bool,
     communicator: Communicator | None,
+    accumulate: int,
 ) -> None:
     """Train as in neon: on an iterator, until a total number of epochs."""
     is_pairs = isinstance(dataset, MinibatchIterator)
     sizes = model.be.batch_size(dataset.batch_size) if is_pairs else nullcontext()
     with DeferredInterrupt(is_training=True) as interrupt, sizes, shard_minibatches(model, communicator):
-        train(model, dataset, cost, optimizer, num_epochs, interrupt, callbacks, cuda_graphs)
+        train(model, dataset, cost, optimizer, num_epochs, interrupt, callbacks, cuda_graphs, accumulate=accumulate)
 
 
 def fit_epochs(
@@ -300,6 +307,7 @@ def fit_epochs(
     callbacks: Callbacks,
     cuda_graphs: bool,
     communicator: Communicator | None,
+    accumulate: int,
 ) -> None:
     """Train on data sets for a number of further epochs."""
     interrupt = DeferredInterrupt(is_training=True)
@@ -307,8 +315,10 @@ def fit_epochs(
         # the order of rows continues; an iterator has its position, except within an epoch
         continues = not data.is_iterator or model.minibatch_index or model.loaded_state is not None
         is_other = bool(continues) and model.data_state is not None and not can_resume(data.train_set, model.data_state)
-        optimizer, total = optimizer or model.optimizer or Adam(), model.epoch_index + epochs
-        train(model, data.train_set, data.cost, optimizer, total, interrupt, callbacks, cuda_graphs, is_other)
+        optimizer, stop = optimizer or model.optimizer or Adam(), model.epoch_index + epochs
+        train(
+            model, data.train_set, data.cost, optimizer, stop, interrupt, callbacks, cuda_graphs, is_other, accumulate
+        )
 
 
 # --- data sets -------------------------------------------------------------------------------------------------------

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from neonlite.backend import Block, Tensor
-from neonlite.backend.batch_size import Shard
+from neonlite.backend.batch_size import Shard, global_batch_size, use_shard
 from neonlite.backend.concurrency import DeferredInterrupt
 from neonlite.backend.objects import has_builtin_method
 from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
@@ -18,9 +18,11 @@ from neonlite.backend.validation import from_name, integer, warn, with_attribute
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.callbacks.callback import check_dataset
 from neonlite.data import ArrayIterator, NervanaDataIterator, Text
+from neonlite.initializers import compute_dtype
 from neonlite.layers import BatchNorm, GeneralizedCost, Multicost
 from neonlite.layers.buffers import num_features
 from neonlite.layers.inference import assign_gradients, differentiated_outputs
+from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe, wording
 from neonlite.models.base import ModelBase
 from neonlite.models.data_parallel import DataParallel
@@ -29,15 +31,13 @@ from neonlite.optimizers import LossScaling, Optimizer, get_param_list
 from neonlite.optimizers.optimizer import last_writer
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.optimizers.schedule import counts_updates
-from neonlite.optimizers.wrappers import flatten_optimizers
+from neonlite.optimizers.wrappers import Errors, flatten_optimizers
 from neonlite.optree import Operand
 from neonlite.programs import Jit, jit
 from neonlite.transforms import Cost
 from neonlite.transforms.functions import COSTS
 from neonlite.tree_structure import use_in_trace
 from neonlite.typing import HALF_DTYPES
-
-Errors = TypeVar("Errors", bound="Operand | list[Tensor]")
 
 
 def train_epochs(
@@ -81,7 +81,7 @@ def train_epoch(
             f"{model.name}: expected at least one minibatch in epoch {epoch + 1}, got none from {describe(dataset)}"
         )
     with interrupt.defer(), model.be.lock:  # a fork does not come in between
-        atomic(end_epoch, model, dataset, epoch)
+        atomic(end_epoch, model, dataset, epoch, last=last_statement(model))
     model.be.end(Block.epoch, epoch)
     return True
 
@@ -104,6 +104,8 @@ class TrainingMethods(ModelBase):
     def train_step(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int = 0) -> float:
         """Train on one minibatch. If it raises an error, the trainable weights are unchanged.
 
+        In a ``fit`` with ``accumulate``, the gradients of most minibatches are added to those of later ones instead.
+
         Parameters
         ----------
         x : Tensor or list of Tensor
@@ -119,7 +121,11 @@ class TrainingMethods(ModelBase):
             The cost of the minibatch.
         """
         cost = self._compute_all_gradients(x, t)  # by compute_gradients below, which fit compiles to one program
-        self.optimizer.optimize(self.layers_to_optimize, epoch)
+        rows = global_batch_size(self.be)
+        if (self.minibatch_index + 1) % self.accumulate:
+            self._add_gradients(rows)
+        else:
+            self._update(epoch, rows)
         return cost
 
     def compute_gradients(
@@ -187,6 +193,34 @@ class TrainingMethods(ModelBase):
         check_step_cost(self, cost, x, t)
         return cost if parallel is None else parallel.reduce(cost)
 
+    def _add_gradients(self, rows: int) -> None:
+        """Add the gradients of a minibatch to those of the next update, as the last statement that may fail."""
+        _, sums = self._sum_gradients(rows)
+        self.accumulated_rows += rows
+        self.be.assign(self.gradient_sums, sums)
+
+    def _update(self, epoch: int, rows: int = 0) -> None:
+        """Update the weights by the gradients of a minibatch of some rows, if any, and by those that were added up."""
+        be, total = self.be, rows + self.accumulated_rows
+        if self.accumulated_rows:
+            be.assign(*self._sum_gradients(rows))
+            self.accumulated_rows = 0
+        shard = be.minibatch_shard
+        with be.batch_size(total) if shard is None else use_shard(be, shard._replace(total=total)):
+            self.optimizer.optimize(self.layers_to_optimize, epoch)
+
+    def _sum_gradients(self, rows: int) -> tuple[list[Tensor], list[Any]]:
+        """Return the gradients of all parameters, and their sums with those of earlier minibatches, as op-trees."""
+        layers = self.layers.leaves()
+        pairs = [(dw, bool(rows) and x.trains_parameters) for x in layers for (_, dw), _ in parameter_states(x)]
+        if [s.shape for s in self.gradient_sums] != [dw.shape for dw, _ in pairs]:
+            self.gradient_sums = [self.be.zeros(dw.shape, dtype=compute_dtype(dw)) for dw, _ in pairs]
+        sums: list[Any] = []
+        for s, (dw, is_new) in zip(self.gradient_sums, pairs, strict=True):
+            old = s if self.accumulated_rows else 0
+            sums.append(old + dw if is_new else old)
+        return [dw for dw, _ in pairs], sums
+
     def _run_program(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> tuple[Any, Any]:
         """Compute the gradients by the program, else by the layers; return the outputs, and the cost or None.
 
@@ -232,6 +266,7 @@ class TrainingMethods(ModelBase):
 
 # what ``fit`` sets before its first step, besides the progress
 START_FIELDS = (
+    "gradient_sums",
     "data_state",
     "loaded_state",
     "interrupted_callbacks",
@@ -256,6 +291,7 @@ def train(
     callbacks: CallbackBase | None = None,
     cuda_graphs: bool = True,
     is_other_data: bool = False,
+    accumulate: int = 1,
 ) -> None:
     """Train until ``num_epochs`` epochs are complete, or a callback sets ``finished``; see ``Model.fit``.
 
@@ -269,6 +305,12 @@ def train(
     optimizer = from_name(f"{model.name}.fit: optimizer", optimizer, OPTIMIZERS)
     check_arguments(model, dataset, cost, optimizer, callbacks)
     num_epochs = integer(f"{model.name}.fit: num_epochs", num_epochs, 0)
+    accumulate = integer(f"{model.name}.fit: accumulate", accumulate)
+    if accumulate > 1 and has_custom_step(model):
+        raise TypeError(
+            f"{model.name}.fit: accumulate: expected a model with the train_step of Model, got a {model.classnm} with "
+            "another one, which updates the weights in each minibatch. Add up the gradients there."
+        )
     is_other = optimizer is not model.optimizer and type(optimizer) is type(model.optimizer)
     if is_other and isinstance(optimizer, Optimizer):
         state = model.optimizer.get_state()
@@ -279,6 +321,7 @@ def train(
         optimizer.cuda_graphs = cuda_graphs
     model.finished = model.warned = False
     with ends_training(model):
+        model.accumulate = accumulate
         with interrupt.defer():
             model.initialize(dataset, cost)
             if type(optimizer) is not type(model.optimizer) and not (is_own(optimizer) and is_own(model.optimizer)):
@@ -312,6 +355,7 @@ def ends_training(model: TrainingMethods) -> Iterator[None]:
     try:
         yield
     finally:
+        model.accumulate = 1
         if model.program is not None:
             model.program.is_active = False
         parallel, model.data_parallel = model.data_parallel, None
@@ -331,7 +375,7 @@ def start_training(
 ) -> None:
     """Set the position in the data, and the states of the callbacks; connect the processes; run ``on_train_begin``."""
     if is_other_data:
-        model.minibatch_index, model.epoch_cost, model.data_state = 0, 0.0, None
+        model.minibatch_index, model.epoch_cost, model.data_state, model.accumulated_rows = 0, 0.0, None, 0
         dataset.epoch = model.epoch_index  # an order of rows that was not used before
     if model.loaded_state is not None:
         model.loaded_state.resume(None if is_other_data else dataset, callbacks)
@@ -372,15 +416,21 @@ def is_own(optimizer: Any) -> bool:
 
 def last_statement(model: TrainingMethods) -> object:
     """Return the optimizer, if nothing that may fail follows its update in a training step."""
-    is_overridden = getattr(model.train_step, "__func__", None) is not TrainingMethods.train_step
-    return None if is_overridden else last_writer(model.optimizer)
+    return None if has_custom_step(model) else last_writer(model.optimizer)
+
+
+def has_custom_step(model: TrainingMethods) -> bool:
+    """Return whether the training step is another method than that of ``TrainingMethods``."""
+    return getattr(model.train_step, "__func__", None) is not TrainingMethods.train_step
 
 
 def end_epoch(model: TrainingMethods, dataset: NervanaDataIterator, epoch: int) -> None:
-    """Count a complete epoch."""
+    """Count a complete epoch, after an update by the gradients that are left."""
     restore_on_failure(model, *model.progress_fields, "data_state")
     model.epoch_index, model.minibatch_index, model.epoch_cost = epoch + 1, 0, 0.0
     save_data_state(model, dataset)
+    if model.accumulated_rows:
+        model._update(epoch)
 
 
 def save_data_state(model: TrainingMethods, dataset: NervanaDataIterator) -> None:

@@ -24,7 +24,7 @@ from neonlite.distributed.communicator import may_become_distributed
 from neonlite.encoders.inputs import InputEncoder
 from neonlite.encoders.targets import TargetEncoder
 from neonlite.files import printable, write_atomic
-from neonlite.initializers import Initializer
+from neonlite.initializers import Initializer, compute_dtype
 from neonlite.layers import Layer, LayerContainer
 from neonlite.layers.buffers import num_elements
 from neonlite.layers.images import ImageLayer
@@ -166,6 +166,8 @@ MATCHED_LAYERS = "layers are matched by name, or else those with weights by orde
 MAX_ERROR_CHARS = 1000  # a file may contain strings of any length
 MAX_GROWTH, SMALL_ROW = 300, 2**16  # limits of ``check_sizes``
 ARRAY_KEY = "numpy.ndarray"  # of a reference to an array in the state of the callbacks
+# the arrays that are named by a layer: their kind, and the separator and number of the parts of a name after the layer
+RENAMED = (("weights", ".", 1), ("states", "/", 2), ("gradients", "/", 1), ("recurrent", "/", 1))
 
 
 class TrainingState(NamedTuple):
@@ -249,6 +251,9 @@ class TrainingState(NamedTuple):
                 for i, (_, states) in enumerate(parameter_states(layer)):
                     arrays |= {f"states/{layer.name}/{i}/{k}": t.get() for k, t in enumerate(states)}
                 arrays |= {f"recurrent/{layer.name}/{name}": array for name, array in state.items()}
+            if model.accumulated_rows:
+                sums = zip(numbered_gradients(model.layers), model.gradient_sums, strict=True)
+                arrays |= {f"gradients/{key}": tensor.get() for key, tensor in sums}
             arrays |= {f"callbacks/{i}": array for i, array in enumerate(split_arrays(model.callbacks_state)[1])}
         return description, arrays
 
@@ -337,7 +342,8 @@ class TrainingState(NamedTuple):
         """Return the progress of the training: scalars by name."""
 
         def get(name: str, kind: type) -> Any:
-            value = self.get_field((int, float), "training", name)
+            is_older = name == "accumulated_rows" and name not in self.get_field(dict, "training")
+            value = 0 if is_older else self.get_field((int, float), "training", name)
             return self.call_checked(f"training.{name}", float if kind is float else check_index, value)
 
         return {name: get(name, kind) for name, kind in kinds.items()}
@@ -423,7 +429,7 @@ class TrainingState(NamedTuple):
     def _restore(self, model: Any, load_states: bool) -> None:
         """Restore this state in a model, within a transaction, which restores the model if anything does not match."""
         arrays: dict[str, dict[str, NDArray[Any]]] = {
-            kind: {} for kind in ("weights", "states", "recurrent", "preprocessing", "callbacks")
+            kind: {} for kind in ("weights", "states", "gradients", "recurrent", "preprocessing", "callbacks")
         }
         for name, array in (self.arrays or {}).items():
             kind, _, rest = name.partition("/")
@@ -438,7 +444,7 @@ class TrainingState(NamedTuple):
         names = self.map_layer_names(network, arrays["weights"])
         arrays = {
             kind: {rename_array(key, separator, num_parts, names): x for key, x in arrays[kind].items()}
-            for kind, separator, num_parts in (("weights", ".", 1), ("states", "/", 2), ("recurrent", "/", 1))
+            for kind, separator, num_parts in RENAMED
         }
         new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and not x.is_allocated]
         on_failure(release_weights, new)
@@ -467,7 +473,7 @@ class TrainingState(NamedTuple):
             model.preprocessing = preprocessing
             model.input_encoder, model.target_encoder = encoders["input_encoder"], encoders["target_encoder"]
         if load_states and "training" in self.description:
-            self._restore_training(model, names, arrays["states"], recurrent, of_callbacks)
+            self._restore_training(model, names, arrays, recurrent, of_callbacks)
 
     def _restore_training(
         self, model: Any, names: dict[str, str], arrays: Any, recurrent: list[Any], of_callbacks: dict[str, Any]
@@ -490,7 +496,9 @@ class TrainingState(NamedTuple):
             on_failure(set_trainable, network.leaves(), True)
             set_trainable(network.leaves(), True)
             set_trainable(frozen, False)
-        states = self.call_checked("states", match_optimizer_states, network, arrays)
+        states = self.call_checked("states", match_optimizer_states, network, arrays["states"])
+        rows = progress["accumulated_rows"]
+        sums = self.call_checked("gradients", match_gradient_sums, network, arrays["gradients"], rows)
         updates = self.get_updates(network, optimizer, names)
         self.call_checked("states", check_numbers_of_states, dict(states), updates)
         for layer, lists in states:
@@ -502,7 +510,8 @@ class TrainingState(NamedTuple):
         for layer, state in recurrent:
             on_failure(layer.set_state, layer.get_state())
             layer.set_state({} if layer.name in lost else state)
-        loaded = {"data_state": data, "optimizer": optimizer, "loaded_state": self._replace(arrays=of_callbacks)}
+        loaded = {"data_state": data, "optimizer": optimizer, "gradient_sums": sums}
+        loaded["loaded_state"] = self._replace(arrays=of_callbacks)
         restore_on_failure(model, *progress, *loaded)
         vars(model).update(progress | loaded)
         if lost:
@@ -650,6 +659,21 @@ def check_numbers_of_states(states: dict[Any, list[list[Any]]], updates: dict[st
             names = [] if update is None else Optimizer.names_of_states(update[0])
             if update is not None and len(values) != len(names) and (values or update[1]):
                 raise ValueError(f"{layer.name}: expected the states {', '.join(names) or 'none'}, got {len(values)}")
+
+
+def match_gradient_sums(network: Any, arrays: Arrays, rows: int) -> list[Any]:
+    """Return new tensors of arrays, one for each gradient; ValueError unless they match, and exist if rows do."""
+    gradients = numbered_gradients(network) if rows else {}
+    entries = [TensorEntry(key, "dW", gradients.get(key), arrays.get(key)) for key in gradients | arrays]
+    check_entries(network, entries)
+    return [network.be.array(arrays[key], dtype=compute_dtype(dw)) for key, dw in gradients.items()]
+
+
+def numbered_gradients(network: Any) -> dict[str, Any]:
+    """Return the gradients of all parameters by their layer and number: "fc/0"."""
+    return {
+        f"{layer.name}/{i}": dw for layer in network.leaves() for i, ((_, dw), _) in enumerate(parameter_states(layer))
+    }
 
 
 def match_optimizer_states(network: Any, arrays: dict[str, NDArray[Any]]) -> list[tuple[Any, list[list[Any]]]]:

@@ -13,21 +13,22 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
 from numbers import Real
-from operator import add, is_, or_, truediv
+from operator import add, or_, truediv
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
 from neonlite import typing
 from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.batch_size import global_batch_size, require_batch_size
 from neonlite.backend.concurrency import Cache
-from neonlite.backend.objects import can_replay, constructor_arguments
+from neonlite.backend.objects import can_replay, constructor_arguments, same_objects
 from neonlite.backend.planning.assignment import write_array
-from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
+from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure, restore_on_failure
 from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number, check_signature
+from neonlite.functions import match
 from neonlite.initializers import compute_dtype
-from neonlite.messages import describe, listed
+from neonlite.messages import describe
 from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule, counts_updates
 from neonlite.optree import Operand, OpTreeNode
@@ -263,16 +264,14 @@ class Optimizer(NervanaObject):
             If a parameter is no array or tensor of floats, or the optimizer has no update rule, as a MultiOptimizer.
         """
         where = f"{self.classnm}.init"
-        self.check_rule(where)
-        structure, named = flatten_parameters(where, parameters)
-        like = next(iter(named.values()), None)
+        self._check_rule(where)
+        structure, leaves = flatten_parameters(where, parameters)
+        like = leaves[0] if leaves else None
         be: Any = typing.current_backend() if like is None else like.backend
-        count = be.zeros((1, 1), dtype="int32")
-        state: dict[str, Any] = {"t": like_array(like, count, None, ())}
+        state: dict[str, Any] = {"t": like_array(like, be.zeros((1, 1), dtype="int32"), shape=())}
         for name in self.state_names:
-            operands = map(operand_of, named.values())
-            zeros = [be.zeros(w.shape, dtype=compute_dtype(w)) for w in operands]
-            state[name] = unflatten(structure, map(like_array, named.values(), zeros))
+            zeros = [be.zeros(w.shape, dtype=compute_dtype(w)) for w in map(operand_of, leaves)]
+            state[name] = unflatten(structure, map(like_array, leaves, zeros))
         return state
 
     @overload
@@ -357,58 +356,52 @@ class Optimizer(NervanaObject):
 
     def _step_containers(self, parameters: Any, gradients: Any, state: Any, epoch: Any) -> tuple[Any, dict[str, Any]]:
         """Return new parameters and the new state, given containers and the state; nothing changes."""
-        where = f"{self.classnm}.step"
-        self.check_rule(where)
-        structure, named = flatten_parameters(where, parameters)
-        given = match_leaves(where, "gradients", gradients, named, "Pass the gradient of each parameter by its key")
-        columns = [[*named.values()], given]
-        names = ("t", *self.state_names)
-        way_out = f"Start with {self.classnm}.init(parameters)"
+        where, names = f"{self.classnm}.step", ("t", *self.state_names)
+        self._check_rule(where)
+        structure, like = flatten_parameters(where, parameters)
+        way_out = f". Start with {self.classnm}.init(parameters)"
         if not isinstance(state, dict) or state.keys() != {*names}:
             got = f"a dict with {', '.join(map(str, state))}" if isinstance(state, dict) else describe(state)
             hint = f", or pass epoch={state}" if is_number(state) else ""
-            raise TypeError(f"{where}: expected a state with {', '.join(names)}, got {got}. {way_out}{hint}.")
-        for name in self.state_names:
-            values = match_leaves(where, f"the state {name}", state[name], named, way_out)
-            columns.append(values)
-        rows = [[*map(operand_of, row)] for row in zip(*columns, strict=True)]
-        epoch = operand_of(epoch)
-        epoch = epoch if isinstance(epoch, Operand) else check_number(f"{self.classnm}: the epoch", epoch)
-        trace = tracing()
-        if trace is not None:
+            raise TypeError(f"{where}: expected a state with {', '.join(names)}, got {got}{way_out}{hint}.")
+        given = [("gradients", gradients, ". Pass the gradient of each parameter by its key")]
+        given += [(f"the state {name}", state[name], way_out) for name in self.state_names]
+        columns, live = zip(*[match(where, what, x, structure, like, hint) for what, x, hint in given], strict=True)
+        if any(x is None for column in columns for x in column):
+            raise TypeError(
+                f"{where}: expected arrays, tensors or op-trees as gradients and states, got None{way_out}."
+            )
+        if not isinstance(epoch := operand_of(epoch), Operand):
+            epoch = check_number(f"{self.classnm}: the epoch", epoch)
+        if (trace := tracing()) is not None:
             trace.uses.append(AllSettings(self))
         t = operand_of(state["t"])
         be: Any = t.backend
         rule = copy.copy(self)
         rule.t = be.astype(t, "float64")  # scalars have the digits of those that optimize computes in Python
         scalars = rule.get_scalars(epoch)
-        gradients = clip_norm(be, [be.astype(g, compute_dtype(w)) for w, g, *_ in rows], self.gradient_clip_norm)
+        ws = [*map(operand_of, like)]
+        gradients = [be.astype(g, compute_dtype(w)) for w, g in zip(ws, columns[0], strict=True)]
+        gradients = clip_norm(be, gradients, self.gradient_clip_norm)
         results: list[Any] = [t + 1]
-        for (w, _, *states), g in zip(rows, gradients, strict=True):
+        for w, g, *states in zip(ws, gradients, *columns[1:], strict=True):
             dtype = compute_dtype(w)
             cast = {name: be.astype(x, dtype) if isinstance(x, Operand) else x for name, x in scalars.items()}
             new, *others = rule._update(be, w, g, states, cast)
             results += [be.astype(new, w.info.dtype), *others]
         is_live = None
         if is_inside():
-            is_live = reduce(or_, [getattr(x, "is_live", 0) for column in columns for x in column])
+            is_live = reduce(or_, [*live, *(getattr(x, "is_live", 0) for x in like)])
         else:
             results = be.evaluate(results)
-        count, *values = results
-        parts = []
-        for i in range(len(names)):
-            pairs = zip(columns[0], values[i :: len(names)], strict=True)
-            parts.append(unflatten(structure, (like_array(x, y, is_live) for x, y in pairs)))
-        return parts[0], dict(zip(names, [like_array(state["t"], count, is_live), *parts[1:]], strict=True))
+        parts = [
+            unflatten(structure, map(like_array, like, results[i :: len(names)], repeat(is_live)))
+            for i in range(1, len(names) + 1)
+        ]
+        return parts[0], dict(zip(names, [like_array(state["t"], results[0], is_live), *parts[1:]], strict=True))
 
-    def check_rule(self, where: str) -> None:
-        """Raise TypeError for an optimizer that calls others.
-
-        Parameters
-        ----------
-        where : str
-            The function of the error.
-        """
+    def _check_rule(self, where: str) -> None:
+        """Raise TypeError for an optimizer that calls others."""
         if type(self).update_rule is Optimizer.update_rule:
             raise TypeError(
                 f"{where}: expected an optimizer with an update_rule, got {self.classnm}. Use an optimizer such as "
@@ -552,7 +545,8 @@ class Optimizer(NervanaObject):
                 on_failure(setattr, w, "states", None)
                 w.states = []
             states = w.states
-            on_failure(set_states, w, w.updates, states, [*states])
+            restore_on_failure(w, "updates")
+            on_failure(states.__setitem__, slice(None), [*states])
             kind, t = w.updates or (self.kind, self.t if states else 0)
             if kind != self.kind:
                 states.clear()
@@ -661,12 +655,10 @@ class Step:
 
     def current_updates(self) -> list[tuple[str, int]] | None:
         """Return (kind, t) of each group of parameters; None if they or the states are not those of the expressions."""
-        updates: list[Any] = [None] * len(self.scalars)
+        updates: list[Any] = [w.updates for w in self.first]
         for w, k, states in self.members:
-            if updates[k] is None:
-                updates[k] = w.updates
-            has_states = w.states is not None and len(w.states) == len(states) and all(map(is_, w.states, states))
-            if w.updates is None or w.updates[0] != self.kind or w.updates != updates[k] or not has_states:
+            is_of_kind = w.updates is not None and w.updates[0] == self.kind and w.updates == updates[k]
+            if not is_of_kind or w.states is None or not same_objects(w.states, states):
                 return None
         return updates
 
@@ -763,12 +755,11 @@ def like_array(like: Any, x: Operand, is_live: int | None = None, shape: tuple[i
     return like.with_operand(x, shape, like.is_live & 1 if is_live is None else is_live)
 
 
-def flatten_parameters(where: str, parameters: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the structure of a container, and its leaves by their keys; TypeError unless all are of floats."""
+def flatten_parameters(where: str, parameters: Any) -> tuple[Any, list[Any]]:
+    """Return the structure of a container, and its leaves; TypeError unless all are of floats."""
     leaves: list[Any] = []
     structure = flatten(parameters, leaves)
-    named = dict(zip(label_leaves(structure, "parameters"), leaves, strict=True))
-    for name, x in named.items():
+    for name, x in zip(label_leaves(structure, "parameters"), leaves, strict=True):
         operand = operand_of(x)
         if not isinstance(operand, Operand) or operand.info.dtype not in FLOAT_DTYPES:
             kind = f" of {operand.info.dtype}" if isinstance(operand, Tensor) and operand is x else ""
@@ -776,31 +767,7 @@ def flatten_parameters(where: str, parameters: Any) -> tuple[Any, dict[str, Any]
                 f"{where}: expected arrays or tensors of floats in nested dicts, lists and tuples, got {describe(x)}"
                 f"{kind} as {name}. Cast it to a float dtype, or pass it beside the parameters."
             )
-    return structure, named
-
-
-def match_leaves(where: str, label: str, container: Any, named: dict[str, Any], way_out: str) -> list[Any]:
-    """Return the leaves of a container in the order of named parameters; an error unless keys and shapes are equal."""
-    leaves: list[Any] = []
-    structure = flatten(container, leaves)
-    found = dict(zip(label_leaves(structure, "parameters"), leaves, strict=True))
-    if found.keys() != named.keys():
-        names = [listed([x.removeprefix("parameters") for x in part]) for part in (named, found)]
-        raise ValueError(
-            f"{where}: expected {label} with the keys of the parameters, {names[0]}, got {names[1]}. {way_out}."
-        )
-    for name, w in named.items():
-        x = found[name]
-        if not isinstance(operand_of(x), Operand):
-            raise TypeError(
-                f"{where}: expected {label} as arrays, tensors or op-trees, got {describe(x)} for {name}. {way_out}."
-            )
-        if x.shape != w.shape:
-            raise ValueError(
-                f"{where}: expected {label} of the shapes of the parameters, {w.shape} for {name}, got {describe(x)}. "
-                f"{way_out}."
-            )
-    return [found[name] for name in named]
+    return structure, leaves
 
 
 def last_writer(optimizer: Any) -> Any:
@@ -813,11 +780,6 @@ def pass_last_write(outer: Optimizer, inner: Optimizer) -> None:
     """Let the write of ``inner`` be the last of the transaction, if that of ``outer``, which calls it, is."""
     if log.last is outer:
         log.last = last_writer(inner)
-
-
-def set_states(w: Tensor, updates: tuple[str, int] | None, states: list[Tensor], values: list[Tensor]) -> None:
-    """Set the list of states of a parameter, and the kind of optimizer and number of updates that they belong to."""
-    w.updates, states[:] = updates, values
 
 
 def get_param_list(layer_list: Iterable[Layer]) -> list[Parameter]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neonlite.backend import Backend
 from neonlite.backend.validation import check_attributes, checked_dataclass
@@ -13,9 +13,6 @@ from neonlite.optimizers.optimizer import Optimizer, Row
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
 from neonlite.optree import Operand
 from neonlite.typing import OperandLike
-
-if TYPE_CHECKING:
-    pass
 
 
 @checked_dataclass
@@ -35,12 +32,9 @@ class GradientDescentMomentum(Optimizer):
         Whether 16-bit parameters are rounded stochastically; default: False.
     wdecay : float
         Weight decay; default: 0.
-    gradient_clip_norm : float, optional
-        Largest norm of the gradients of all layers together; default: no limit.
-    gradient_clip_value : float, optional
-        Largest magnitude of an element of a gradient; default: no limit.
-    param_clip_value : float, optional
-        Largest magnitude of an element of a parameter; default: no limit.
+    gradient_clip_norm, gradient_clip_value, param_clip_value : float, optional
+        Largest norm of all gradients, and largest magnitude of an element of a gradient, and of a parameter; default:
+        no limit.
     name : str, optional
         Name; default: the class name and a counter.
     schedule : Schedule
@@ -109,12 +103,9 @@ class RMSProp(Optimizer):
         Learning rate l before the schedule is applied; default: 0.002.
     epsilon : float
         Added to m and to the square root, as in neon; default: 1e-6.
-    gradient_clip_norm : float, optional
-        Largest norm of the gradients of all layers together; default: no limit.
-    gradient_clip_value : float, optional
-        Largest magnitude of an element of a gradient; default: no limit.
-    param_clip_value : float, optional
-        Largest magnitude of an element of a parameter; default: no limit.
+    gradient_clip_norm, gradient_clip_value, param_clip_value : float, optional
+        Largest norm of all gradients, and largest magnitude of an element of a gradient, and of a parameter; default:
+        no limit.
     name : str, optional
         Name; default: the class name and a counter.
     schedule : Schedule
@@ -157,12 +148,9 @@ class Adagrad(Optimizer):
         Learning rate l before the schedule is applied; default: 0.01.
     epsilon : float
         Added to m; default: 1e-6.
-    gradient_clip_norm : float, optional
-        Largest norm of the gradients of all layers together; default: no limit.
-    gradient_clip_value : float, optional
-        Largest magnitude of an element of a gradient; default: no limit.
-    param_clip_value : float, optional
-        Largest magnitude of an element of a parameter; default: no limit.
+    gradient_clip_norm, gradient_clip_value, param_clip_value : float, optional
+        Largest norm of all gradients, and largest magnitude of an element of a gradient, and of a parameter; default:
+        no limit.
     name : str, optional
         Name; default: the class name and a counter.
     schedule : Schedule
@@ -208,10 +196,8 @@ class Adadelta(Optimizer):
         Largest magnitude of an element of a parameter; default: no limit.
     name : str, optional
         Name; default: the class name and a counter.
-    gradient_clip_norm : float, optional
-        Largest norm of the gradients of all layers together; default: no limit.
-    gradient_clip_value : float, optional
-        Largest magnitude of an element of a gradient; default: no limit.
+    gradient_clip_norm, gradient_clip_value : float, optional
+        Largest norm of all gradients, and largest magnitude of an element of a gradient; default: no limit.
 
     References
     ----------
@@ -255,12 +241,9 @@ class Adam(Optimizer):
         Decay rates of m and v per step, in [0, 1); default: 0.9 and 0.999.
     epsilon : float
         Added to the square root of v; default: 1e-8.
-    gradient_clip_norm : float, optional
-        Largest norm of the gradients of all layers together; default: no limit.
-    gradient_clip_value : float, optional
-        Largest magnitude of an element of a gradient; default: no limit.
-    param_clip_value : float, optional
-        Largest magnitude of an element of a parameter; default: no limit.
+    gradient_clip_norm, gradient_clip_value, param_clip_value : float, optional
+        Largest norm of all gradients, and largest magnitude of an element of a gradient, and of a parameter; default:
+        no limit.
     name : str, optional
         Name; default: "adam".
     schedule : Schedule
@@ -334,29 +317,11 @@ class AdamW(Adam):
     """Adam with decoupled weight decay.
 
     Formula: ``w = w - l m' / (sqrt(v') + epsilon) - l wdecay w``, with ``m' = m / (1 - beta_1^t)`` and
-    ``v' = v / (1 - beta_2^t)``. The decay is multiplied by the learning rate, as in PyTorch.
+    ``v' = v / (1 - beta_2^t)``. The decay is multiplied by the learning rate, as in PyTorch. The other parameters are
+    those of ``Adam``.
 
     Parameters
     ----------
-    stochastic_round : bool, or float
-        Whether 16-bit parameters are rounded stochastically; default: False. A number as the first argument, as in
-        ``AdamW(0.01)``, is the learning rate.
-    learning_rate : float
-        Learning rate l before the schedule is applied; default: 0.001.
-    beta_1, beta_2 : float
-        Decay rates of m and v per step, in [0, 1); default: 0.9 and 0.999.
-    epsilon : float
-        Added to the square root of v'; default: 1e-8.
-    gradient_clip_norm : float, optional
-        Largest norm of the gradients of all layers together; default: no limit.
-    gradient_clip_value : float, optional
-        Largest magnitude of an element of a gradient; default: no limit.
-    param_clip_value : float, optional
-        Largest magnitude of an element of a parameter; default: no limit.
-    name : str, optional
-        Name; default: the class name and a counter.
-    schedule : Schedule
-        Learning-rate schedule; default: constant.
     wdecay : float
         Weight decay; default: 0.01.
 
@@ -374,14 +339,7 @@ class AdamW(Adam):
         return {**super().get_scalars(epoch), "epsilon": self.epsilon * second, "decay": decay}
 
     def update_rule(
-        self,
-        be: Backend,
-        w: Operand,
-        g: Operand,
-        states: Row,
-        rate: float,
-        epsilon: float = 1e-8,
-        decay: float = 0.0,
+        self, be: Backend, w: Operand, g: Operand, states: Row, rate: float, epsilon: float = 1e-8, decay: float = 0.0
     ) -> Sequence[Operand]:
         decrease, m, v = self.compute_step(be, g, states, rate, epsilon)
         return [w - (decrease + decay * w), m, v]
@@ -393,26 +351,12 @@ class NAdam(Adam):
 
     Formula: ``w = w - l (mu_(t+1) m / (1 - p_(t+1)) + (1 - mu_t) g / (1 - p_t)) / (sqrt(v') + epsilon)``, with m and v
     of Adam, ``v' = v / (1 - beta_2^t)``, ``mu_t = beta_1 (1 - 0.96^(t momentum_decay) / 2)`` and
-    ``p_t = mu_1 ... mu_t``, as in PyTorch.
+    ``p_t = mu_1 ... mu_t``, as in PyTorch. The other parameters are those of ``Adam``.
 
     Parameters
     ----------
-    stochastic_round : bool, or float
-        Whether 16-bit parameters are rounded stochastically; default: False. A number as the first argument is the
-        learning rate.
     learning_rate : float
         Learning rate l before the schedule is applied; default: 0.002.
-    beta_1, beta_2 : float
-        Decay rates of m and v per step, in [0, 1); default: 0.9 and 0.999.
-    epsilon : float
-        Added to the square root of v'; default: 1e-8.
-    gradient_clip_norm, gradient_clip_value, param_clip_value : float, optional
-        Largest norm of all gradients, and largest magnitude of an element of a gradient, and of a parameter; default:
-        no limit.
-    name : str, optional
-        Name; default: the class name and a counter.
-    schedule : Schedule
-        Learning-rate schedule; default: constant.
     momentum_decay : float
         The rate at which mu approaches ``beta_1``, > 0; default: 0.004.
 
@@ -440,7 +384,7 @@ class NAdam(Adam):
         rate = self.get_rate(epoch) * second
         return {
             "rate": rate * next_mu / (1 - next_product),
-            "gradient_rate": rate * (1 - mu) / (1 - product),
+            "grad_rate": rate * (1 - mu) / (1 - product),
             "epsilon": self.epsilon * second,
         }
 
@@ -456,17 +400,10 @@ class NAdam(Adam):
         return self.beta_1 * (1 - power / 2), self.beta_1**t * math.e ** (series - sum(weights))
 
     def update_rule(
-        self,
-        be: Backend,
-        w: Operand,
-        g: Operand,
-        states: Row,
-        rate: float,
-        gradient_rate: float = 0,
-        epsilon: float = 1e-8,
+        self, be: Backend, w: Operand, g: Operand, states: Row, rate: float, grad_rate: float = 0, epsilon: float = 1e-8
     ) -> Sequence[Operand]:
         decrease, m, v = self.compute_step(be, g, states, rate, epsilon)
-        return [w - decrease - gradient_rate * g / (be.sqrt(v) + epsilon), m, v]
+        return [w - decrease - grad_rate * g / (be.sqrt(v) + epsilon), m, v]
 
 
 @checked_dataclass
@@ -474,26 +411,12 @@ class LAMB(Adam):
     """Adam whose step of each parameter has a norm in proportion to that of the parameter: for large minibatches.
 
     Formula: ``w = w - l |w| / |r| r``, with ``r = m' / (sqrt(v') + epsilon) + wdecay w`` and m', v' of AdamW. If a norm
-    is 0, the quotient is 1.
+    is 0, the quotient is 1. The other parameters are those of ``Adam``.
 
     Parameters
     ----------
-    stochastic_round : bool, or float
-        Whether 16-bit parameters are rounded stochastically; default: False. A number as the first argument is the
-        learning rate.
-    learning_rate : float
-        Learning rate l before the schedule is applied; default: 0.001.
-    beta_1, beta_2 : float
-        Decay rates of m and v per step, in [0, 1); default: 0.9 and 0.999.
     epsilon : float
         Added to the square root of v'; default: 1e-6.
-    gradient_clip_norm, gradient_clip_value, param_clip_value : float, optional
-        Largest norm of all gradients, and largest magnitude of an element of a gradient, and of a parameter; default:
-        no limit.
-    name : str, optional
-        Name; default: the class name and a counter.
-    schedule : Schedule
-        Learning-rate schedule; default: constant.
     wdecay : float
         Weight decay; default: 0.01.
 
@@ -515,19 +438,12 @@ class LAMB(Adam):
 
     def get_scalars(self, epoch: float) -> dict[str, float]:
         first, second = self.bias_correction()
-        return {"rate": self.get_rate(epoch), "correction": second / first, "epsilon": self.epsilon * second}
+        return {"rate": self.get_rate(epoch), "factor": second / first, "epsilon": self.epsilon * second}
 
     def update_rule(
-        self,
-        be: Backend,
-        w: Operand,
-        g: Operand,
-        states: Row,
-        rate: float,
-        correction: float = 1,
-        epsilon: float = 1e-6,
+        self, be: Backend, w: Operand, g: Operand, states: Row, rate: float, factor: float = 1, epsilon: float = 1e-6
     ) -> Sequence[Operand]:
-        step, m, v = self.compute_step(be, g, states, correction, epsilon)
+        step, m, v = self.compute_step(be, g, states, factor, epsilon)
         step = step + self.wdecay * w if self.wdecay else step
         norm_w, norm_step = norm(be, w), norm(be, step)
         ratio = be.where(be.minimum(norm_w, norm_step) > 0, norm_w / norm_step, 1.0)
@@ -690,10 +606,8 @@ class ShiftAdaMax(Optimizer):
         Learning-rate schedule; default: constant.
     name : str, optional
         Name; default: the class name and a counter.
-    gradient_clip_norm : float, optional
-        Largest norm of the gradients of all layers together; default: no limit.
-    gradient_clip_value : float, optional
-        Largest magnitude of an element of a gradient; default: no limit.
+    gradient_clip_norm, gradient_clip_value : float, optional
+        Largest norm of all gradients, and largest magnitude of an element of a gradient; default: no limit.
 
     References
     ----------
@@ -722,20 +636,10 @@ class ShiftAdaMax(Optimizer):
         return [be.clip(w - be.shift(be.shift(m, 1 / (v + self.epsilon)), rate), -1, 1), m, v]
 
 
+RULES = (Adadelta, Adagrad, Adam, AdamW, GradientDescentMomentum, LAMB, Lion, Muon, NAdam, RMSProp, ShiftAdaMax)
 # the optimizers that a name stands for, such as ``optimizer="adam"``: names of classes, and those of other libraries
-OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
-    "adadelta": Adadelta,
-    "adagrad": Adagrad,
-    "adam": Adam,
-    "adamw": AdamW,
-    "gradientdescentmomentum": GradientDescentMomentum,
-    "lamb": LAMB,
-    "lion": Lion,
+OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {rule.__name__.lower(): rule for rule in RULES} | {
     "momentum": GradientDescentMomentum,
-    "muon": Muon,
-    "nadam": NAdam,
     "nesterov": partial(GradientDescentMomentum, nesterov=True),
-    "rmsprop": RMSProp,
     "sgd": partial(GradientDescentMomentum, momentum_coef=0.0),
-    "shiftadamax": ShiftAdaMax,
 }

@@ -72,6 +72,9 @@ class Schedule(NervanaObject):
         NervanaObject.__init__(self)
         for name, low in self.lower_limits.items():
             check_attributes(self, name, low=low)
+        if hasattr(self, "schedule"):  # of which this one makes another
+            check_schedule(self)
+            self.counts_updates |= counts_updates(self.schedule)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         """Return the learning rate of an epoch.
@@ -98,17 +101,18 @@ class Schedule(NervanaObject):
         return rate
 
 
-def choose(condition: Any, x: Any, y: Any) -> Any:
+def choose(condition: Any, x: Any, y: Any) -> float:
     """Return x if a condition holds, else y, also for a condition of tensors."""
-    return condition.backend.where(condition, x, y) if isinstance(condition, Operand) else x if condition else y
+    z: float = condition.backend.where(condition, x, y) if isinstance(condition, Operand) else x if condition else y
+    return z
 
 
-def smaller(x: Any, y: Any) -> Any:
+def smaller(x: Any, y: Any) -> float:
     """Return the smaller of two numbers or tensors."""
     return choose(x < y, x, y)
 
 
-def cosine_ramp(fraction: Any) -> Any:
+def cosine_ramp(fraction: Any) -> float:
     """Return (1 - cos(pi x)) / 2, which rises from 0 to 1 as x does, and stays there."""
     angle = math.pi * smaller(fraction, 1.0)
     return (1 - (angle.backend.cos(angle) if isinstance(angle, Operand) else math.cos(angle))) / 2
@@ -221,8 +225,7 @@ class PolySchedule(Schedule):
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         remaining = choose(epoch < self.total_epochs, 1 - epoch / self.total_epochs, 0.0)
-        rate: float = choose(remaining > 0, learning_rate * remaining**self.power, 0.0)
-        return rate
+        return choose(remaining > 0, learning_rate * remaining**self.power, 0.0)
 
 
 @checked_dataclass
@@ -280,8 +283,7 @@ class CosineSchedule(Schedule):
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         fraction = 1 - cosine_ramp((epoch - self.warmup) / (self.total_epochs - self.warmup))
         rising = learning_rate * (epoch + 1) / (self.warmup + 1)
-        rate: float = choose(epoch < self.warmup, rising, self.final + (learning_rate - self.final) * fraction)
-        return rate
+        return choose(epoch < self.warmup, rising, self.final + (learning_rate - self.final) * fraction)
 
 
 @checked_dataclass
@@ -328,8 +330,7 @@ class OneCycleSchedule(Schedule):
         rising = first + (learning_rate - first) * cosine_ramp(epoch / peak)
         last = first / self.final_div_factor
         falling = learning_rate + (last - learning_rate) * cosine_ramp((epoch - peak) / (self.total_epochs - 1 - peak))
-        rate: float = choose(epoch < peak, rising, falling)
-        return rate
+        return choose(epoch < peak, rising, falling)
 
 
 @checked_dataclass
@@ -359,15 +360,9 @@ class WarmupSchedule(Schedule):
 
     lower_limits: ClassVar = {"epochs": 0}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_schedule(self)
-        self.counts_updates = counts_updates(self.schedule)
-
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         rate = self.schedule.get_learning_rate(learning_rate, epoch)
-        warm: float = smaller((epoch + 1) / (self.epochs + 1), 1.0)
-        return rate * warm
+        return rate * smaller((epoch + 1) / (self.epochs + 1), 1.0)
 
 
 @checked_dataclass
@@ -399,16 +394,13 @@ class ReducedSchedule(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_schedule(self)
         check_attributes(self, "scale", low=0, at_most=1)
         check_attributes(self, "min_rate", low=0)
-        self.counts_updates = counts_updates(self.schedule)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         rate = self.schedule.get_learning_rate(learning_rate, epoch)
         limit, reduced = smaller(rate, self.min_rate), self.scale * rate
-        result: float = choose(reduced > limit, reduced, limit)
-        return result
+        return choose(reduced > limit, reduced, limit)
 
 
 @checked_dataclass
@@ -417,7 +409,7 @@ class UpdateSchedule(Schedule):
 
     The position is the number of updates t before a step, from 0: that of the parameter, which checkpoints store and
     ``fit`` continues. A skipped step of a ``LossScaling`` is no update. ``epoch=`` has no effect. ``fit`` makes
-    ``epochs * dataset.nbatches`` updates.
+    ``epochs * dataset.nbatches`` updates; with ``accumulate``, ``ceil(dataset.nbatches / accumulate)`` in each epoch.
 
     Parameters
     ----------
@@ -436,10 +428,6 @@ class UpdateSchedule(Schedule):
     schedule: Schedule
 
     counts_updates = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_schedule(self)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         return self.schedule.get_learning_rate(learning_rate, epoch)

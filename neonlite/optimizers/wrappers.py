@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from neonlite.backend import Backend, NervanaObject, Tensor
-from neonlite.backend.transaction import atomic, restore_on_failure
+from neonlite.backend.transaction import atomic, restore_on_failure, set_attributes
 from neonlite.backend.validation import check_attributes, check_keys, checked_dataclass, from_name, instance, integer
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
@@ -19,6 +19,8 @@ from neonlite.typing import Model
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
+
+Errors = TypeVar("Errors", bound="Operand | list[Tensor]")
 
 
 @checked_dataclass
@@ -77,10 +79,10 @@ class MultiOptimizer(Optimizer):
 
     def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
         layer_list = list(layer_list)
-        layers: dict[int, list[Layer]] = {id(optimizer): [] for optimizer in self.optimizer_mapping.values()}
-        for layer, optimizer in zip(layer_list, self._choose(map(layer_and_class_name, layer_list)), strict=True):
-            layers[id(optimizer)].append(layer)
-        self.map_list = {optimizer: layers[id(optimizer)] for optimizer in self.optimizer_mapping.values()}
+        chosen = self._choose([(getattr(layer, "name", ""), type(layer).__name__) for layer in layer_list])
+        self.map_list: dict[Any, list[Layer]] = {optimizer: [] for optimizer in self.optimizer_mapping.values()}
+        for layer, optimizer in zip(layer_list, chosen, strict=True):
+            self.map_list[optimizer].append(layer)
         if None in map(last_writer, flatten_optimizers(self)):
             atomic(self._optimize_each, epoch)
         else:
@@ -95,9 +97,9 @@ class MultiOptimizer(Optimizer):
             if layers:
                 optimizer.optimize(layers, epoch)
 
-    def _choose(self, names: Iterable[tuple[str, str]]) -> list[Optimizer]:
+    def _choose(self, names: Sequence[tuple[str, str]]) -> list[Optimizer]:
         """Return the optimizer of each layer, given its name and that of its class. ValueError for an unknown key."""
-        names, mapping = list(names), self.optimizer_mapping
+        mapping = self.optimizer_mapping
         unknown = mapping.keys() - {"default", *(key for pair in names for key in pair)}
         if unknown and (unknown := unknown - layer_class_names()):
             have = ", ".join(f"{name} ({classnm})" for name, classnm in names if name) or "none"
@@ -139,6 +141,15 @@ class OptimizerWrapper(Optimizer):
     def wrapped(self) -> Optimizer:
         """The optimizer that updates the parameters."""
         return cast(Optimizer, self.optimizer)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"t": self.t, "optimizer": self.wrapped.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        check_keys(f"{self.classnm}: the state", state, self.get_state())
+        if self.wrapped.get_state().keys() == state["optimizer"].keys():  # else a different optimizer
+            self.wrapped.set_state(state["optimizer"])
+        set_attributes(self, {name: x for name, x in state.items() if name != "optimizer"})
 
 
 @checked_dataclass
@@ -185,7 +196,7 @@ class WeightAverage(OptimizerWrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.wrapped.check_rule(self.classnm)
+        self.wrapped._check_rule(self.classnm)
         self.state_names = (*self.wrapped.state_names, "average")
         self.merges_parameters = self.wrapped.merges_parameters
 
@@ -232,13 +243,6 @@ class WeightAverage(OptimizerWrapper):
         new, *others = self.wrapped._update(be, w, g, states[:-1], scalars)
         return [new, *others, self.decay * states[-1] + (1 - self.decay) * new]
 
-    def get_state(self) -> dict[str, Any]:
-        return {"t": self.t, "optimizer": self.wrapped.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.t = state["t"]
-        self.wrapped.set_state(state["optimizer"])
-
 
 def layer_class_names() -> set[str]:
     """Return the names of all classes of layers, also of those that no network contains."""
@@ -246,11 +250,6 @@ def layer_class_names() -> set[str]:
     for cls in classes:  # which grows
         classes += cls.__subclasses__()
     return {cls.__name__ for cls in classes if hasattr(cls, "configure")}
-
-
-def layer_and_class_name(layer: Layer) -> tuple[str, str]:
-    """Return the name of a layer and of its class."""
-    return getattr(layer, "name", ""), type(layer).__name__
 
 
 # --- lossScaling: scale errors for float16 training, and skip updates whose gradients overflow ---
@@ -332,13 +331,7 @@ class LossScaling(OptimizerWrapper):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_device_scale": None}
 
-    @overload
-    def scale_errors(self, errors: Tensor) -> Tensor: ...
-    @overload
-    def scale_errors(self, errors: list[Tensor]) -> list[Tensor]: ...
-    @overload
-    def scale_errors(self, errors: OpTreeNode) -> OpTreeNode: ...
-    def scale_errors(self, errors: Any) -> Any:
+    def scale_errors(self, errors: Errors) -> Errors:
         """Multiply errors by the scale: tensors in place. CUDA graphs and programs read the current scale in each run.
 
         Parameters
@@ -351,15 +344,16 @@ class LossScaling(OptimizerWrapper):
         Tensor, list of Tensor or OpTreeNode
             The same tensors; for an op-tree, its product with the scale.
         """
-        if isinstance(errors, list | tuple):
-            return [self.scale_errors(error) for error in errors]
-        scale = self._scale_on(errors.backend)
-        if isinstance(errors, OpTreeNode):
-            return errors * scale
-        errors[:] = errors * scale
-        return errors
+        x: Any = errors
+        if isinstance(x, list | tuple):
+            x = [self.scale_errors(error) for error in x]
+        elif isinstance(x, OpTreeNode):
+            x = x * self._scale_on(x.backend)
+        else:
+            x[:] = x * self._scale_on(x.backend)
+        return cast(Errors, x)
 
-    def _scale_on(self, be: Backend) -> Tensor:
+    def _scale_on(self, be: Any) -> Tensor:
         """Return the scale as a tensor (1, 1) on a backend."""
         if self._device_scale is None or self._device_scale.backend is not be:
             with untraced():
@@ -388,34 +382,28 @@ class LossScaling(OptimizerWrapper):
         self.wrapped.cuda_graphs = self.cuda_graphs
         self.wrapped.optimize(layer_list, epoch)
 
-    def _check_scaled(self, be: Backend) -> Tensor:
-        """Return the scale as a tensor; RuntimeError if no errors have been scaled."""
-        if self._device_scale is None:
-            raise self._not_scaled()
-        return self._scale_on(be)
-
-    def _not_scaled(self) -> RuntimeError:
-        """Return the error for gradients of a cost that was not scaled."""
-        return RuntimeError(
-            "LossScaling: expected errors that were scaled before the backward pass, got none. Call "
-            "net.bprop(optimizer.scale_errors(errors)), as Model.fit does, or take the gradients of "
-            "optimizer.scale_errors(cost)."
-        )
+    def _check_scaled(self, be: Backend, gradients: Sequence[Operand] = ()) -> Tensor:
+        """Return the scale as a tensor; RuntimeError unless errors, or the cost of gradients, were multiplied by it."""
+        trees = [g.leaves.values() for g in gradients if isinstance(g, OpTreeNode) and g.leaves is not None]
+        scale = None if self._device_scale is None else self._scale_on(be)
+        if scale is None or (trees and not any(x is scale for leaves in trees for x in leaves)):
+            raise RuntimeError(
+                "LossScaling: expected errors that were scaled before the backward pass, got none. Call "
+                "net.bprop(optimizer.scale_errors(errors)), as Model.fit does, or take the gradients of "
+                "optimizer.scale_errors(cost)."
+            )
+        return scale
 
     def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings) -> list[Any]:
-        be = cast("Backend", parameters[0].backend)
-        scale = self._check_scaled(be)
-        leaves = [g.leaves.values() for g in gradients if isinstance(g, OpTreeNode) and g.leaves is not None]
-        if leaves and not any(x is scale for part in leaves for x in part):
-            raise self._not_scaled()
+        scale = self._check_scaled(cast("Backend", parameters[0].backend), gradients)
         settings = settings._replace(divisors=(scale, *settings.divisors))
         return [ScaledStep(self, updates_of(self.wrapped, parameters, gradients, settings), gradients)]
 
     def count_update(self) -> None:
         """Count an update, and adapt the scale."""
         self.t, self.good_steps, self.consecutive_skips = self.t + 1, self.good_steps + 1, 0
-        if self.good_steps % self.growth_interval == 0:
-            self._rescale(2)
+        if self.dynamic and self.good_steps % self.growth_interval == 0:
+            self.scale *= 2
 
     def count_skip(self) -> None:
         """Count a step that was skipped, and adapt the scale; FloatingPointError after too many in a row."""
@@ -425,23 +413,12 @@ class LossScaling(OptimizerWrapper):
                 f"LossScaling: expected finite gradients, got NaN or infinity in {MAX_CONSECUTIVE_SKIPS} consecutive "
                 f"steps, down to a scale of {self.scale:g}. Training diverged: reduce the learning rate or the scale."
             )
-        self._rescale(0.5)
-
-    def _rescale(self, factor: float) -> None:
         if self.dynamic:
-            self.scale *= factor
+            self.scale *= 0.5
 
     def get_state(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in SCALE_COUNTS}
-        return {"t": self.t, "scale": float(self.scale), **counts, "optimizer": self.wrapped.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        check_keys("LossScaling: the state", state, self.get_state())
-        if self.wrapped.get_state().keys() == state["optimizer"].keys():  # else a different optimizer
-            self.wrapped.set_state(state["optimizer"])
-        for key, value in state.items():
-            if key != "optimizer":
-                setattr(self, key, value)
+        return {"t": self.t, "scale": float(self.scale), **counts, **super().get_state()}
 
 
 class ScaledStep:

@@ -102,6 +102,35 @@ def fastest(comm, folder):
     return result
 
 
+def accumulated(comm, folder):
+    """Update the weights for two minibatches; stop before the second one, and continue: here, and from a file."""
+    result = {}
+    for kind in ("mlp", "partial"):
+        for overlap in (False, True):
+            comm.overlap = overlap
+            start(comm, deterministic=True, datatype="float64")
+            result[kind, overlap] = fitted(kind, "adam", accumulate=2).get_weights()
+    comm.overlap = False
+    file = f"{folder}/waiting-{comm.size}"
+    for name in ("continued", "loaded"):
+        start(comm, deterministic=True, datatype="float64")
+        layers, dataset, cost = problem("mlp")
+        model = Model(file if name == "loaded" else layers)
+        if name == "continued":
+            callbacks = Callbacks(model, dataset, progress_bar=False)
+            callbacks.add_callback(SerializeModelCallback(file))
+            callbacks.add_callback(StopAt(0, 1))
+            model.fit(dataset, cost, optimizer("adam"), 4, callbacks, accumulate=2, distributed=True)
+            updates = [w.updates[1] for w in model.layers.parameters]
+            result["waiting"] = model.accumulated_rows, updates
+        if comm.rank == 1:
+            for tensor in model.gradient_sums:  # those of rank 0 count
+                tensor.fill(9)
+        model.fit(dataset, cost, optimizer("adam"), 4, accumulate=2, distributed=True)
+        result[name] = model.get_weights()
+    return result
+
+
 def on_runtimes(comm, folder):
     result = {}
     for runtime in RUNTIMES:

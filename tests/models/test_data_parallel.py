@@ -27,12 +27,12 @@ from neonlite.optimizers import Adam, get_param_list
 
 IN_TWO = (
     "deterministic fastest on_runtimes partial_rounding running_statistics starting_from_rank_0 overlapping metrics "
-    "weighted files uninterrupted first_part second_part last_part endings early_stop signals mismatches "
+    "accumulated weighted files uninterrupted first_part second_part last_part endings early_stop signals mismatches "
     "after_an_error custom_loops other_runtimes other_weights no_batch_size loaded_on_rank_0 loaded_before_connecting"
 )
 IN_THREE = (
     "deterministic fastest unequal partial_rounding running_statistics starting_from_rank_0 overlapping metrics "
-    "weighted files endings early_stop signals mismatches custom_loops other_weights"
+    "accumulated weighted files endings early_stop signals mismatches custom_loops other_weights"
 )
 IN_FOUR = "deterministic fastest partial_rounding second_part"
 TOGETHER = {2: IN_TWO.split(), 3: IN_THREE.split(), 4: IN_FOUR.split()}
@@ -70,13 +70,13 @@ def distance(weights: dict[str, Any], expected: dict[str, Any]) -> float:
 # --- oracles: one process --------------------------------------------------------------------------------------------
 
 
-def plain(kind: str, rule: str, epochs: int = 0, **options: Any) -> dict[str, Any]:
+def plain(kind: str, rule: str, epochs: int = 0, accumulate: int = 1, **options: Any) -> dict[str, Any]:
     """Return the weights after training in one process."""
     cleanup_backend()
     gen_backend(options.pop("runtime", "cpu"), rng_seed=7, batch_size=TOTAL, **options)
     layers, dataset, cost = problem(kind)
     model = Model(layers)
-    model.fit(dataset, cost, optimizer(rule), epochs or EPOCHS[kind])
+    model.fit(dataset, cost, optimizer(rule), epochs or EPOCHS[kind], accumulate=accumulate)
     return model.get_weights()
 
 
@@ -193,6 +193,18 @@ def test_weights_are_those_of_one_process_up_to_rounding(ranks, kind, dtype, rul
     weights = [result[kind, dtype, rule] for result in ranks("fastest", n)]
     assert_same(weights)
     assert distance(weights[0], plain(kind, rule, datatype=dtype)) <= tolerance
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_updates_for_several_minibatches_are_those_of_one_process(ranks, n):
+    """The last update of "mlp" in an epoch is by one minibatch; the last minibatch of "partial" has 2 rows."""
+    results = ranks("accumulated", n)
+    for key in itertools.product(("mlp", "partial"), (False, True)):
+        weights = [result[key] for result in results]
+        assert_same(weights)
+        assert distance(weights[0], plain(key[0], "adam", accumulate=2, datatype="float64")) <= 1e-12
+    assert_same([result[key] for result in results for key in ("continued", "loaded", ("mlp", False))])
+    assert [result["waiting"] for result in results] == [(TOTAL, [1] * 6)] * n
 
 
 def test_weights_are_those_of_one_process_on_every_runtime(ranks):
