@@ -1,6 +1,6 @@
 """Measure how times grow with the number of operands, trees, ops and layers, from 100 to a million.
 
-python benchmarks/scale.py            # ten minutes; writes results/scale.json and results/scale.md
+python benchmarks/scale.py            # an hour; writes results/scale.json and results/scale.md
 python benchmarks/scale.py --quick    # 10 and 100, and writes nothing
 python benchmarks/scale.py --only concat
 """
@@ -31,12 +31,12 @@ from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import SumSquared
 
 MAX_EXPONENT = 1.2  # n log n has 1.1 between 10,000 and 100,000, and 1.08 to a million
-MAX_SECONDS, MAX_BYTES = 20, 4 << 30  # of a case; larger n are left out
+MAX_BYTES = 4 << 30  # of a case; larger n are left out
 NOTE = """\
 Each time is the CPU time, which hardly depends on other load of the machine, of a first call for n small arrays: of
 building op-trees, planning them, generating code, and running it once, with the garbage collector on. "exponent" is
 log(t(10 m) / t(m)) / log 10 for the largest n of the row: 1 is proportional to n, n log n is 1.1, and n² is 2. A case
-ends before n would take more than 20 seconds or 4 GB."""
+ends before n would take more than ``--seconds``, a minute by default, or 4 GB."""
 
 xp = nl.array_api
 
@@ -247,7 +247,7 @@ CASES: dict[str, Callable[[nl.Backend, int], Work]] = {
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def measure(name: str, sizes: list[int]) -> dict[str, Any]:
+def measure(name: str, sizes: list[int], max_seconds: float) -> dict[str, Any]:
     """Return the seconds of a case for each n that it has the time and the memory for, and its exponent."""
     set_threads(1)
     times: dict[int, float] = {}
@@ -255,7 +255,7 @@ def measure(name: str, sizes: list[int]) -> dict[str, Any]:
     start = peak_bytes()
     for n in sizes:
         times[n] = first_call(name, n)
-        if 12 * times[n] > MAX_SECONDS or 10 * (peak_bytes() - start) > MAX_BYTES:
+        if 12 * times[n] > max_seconds or 10 * (peak_bytes() - start) > MAX_BYTES:
             break
     (m, before), (n, last) = [*times.items()][-2:]
     return {"case": name, "seconds": times, "exponent": math.log(last / before) / math.log(n / m)}
@@ -285,6 +285,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="run a smoke test, and write nothing")
     parser.add_argument("--only", default="", metavar="WORD", help="only the cases with this word; write nothing")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the largest n of a case, at most; default 60")
     options = parser.parse_args()
     sizes = [10, 100] if options.quick else [10**k for k in range(2, 7)]
     rows = []
@@ -292,7 +293,7 @@ def main() -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         for name in CASES:
             if options.only in name:
-                rows.append(pool.submit(measure, name, sizes).result())
+                rows.append(pool.submit(measure, name, sizes, options.seconds).result())
                 print(*cells(rows[-1], sizes), sep="  ", flush=True)
     about = machine("numpy")
     words = "\n".join(f"- {key}: {value}" for key, value in about.items())

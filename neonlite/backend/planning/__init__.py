@@ -18,7 +18,6 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 from neonlite import messages
@@ -129,7 +128,7 @@ class Plan(StepList):
         """
         self.stages, self.stage_of = stages, {v: i for i, stage in enumerate(stages) for v in stage.steps}
         # two, so that one of them is another value than any given one
-        self.last_raising = nlargest(2, self.raising_values, key=self.stage_of.__getitem__)
+        self.last_raising = sorted(self.raising_values, key=self.stage_of.__getitem__)[-2:]
         self.last_read = find_last_reads(self)
         self.is_direct = [not self.targets_alias and can_write_directly(self, v) for v in self.outputs]
         self.temporaries = find_temporaries(self)
