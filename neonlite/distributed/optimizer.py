@@ -50,6 +50,7 @@ def check_same(communicator: Communicator, where: str, settings: dict[str, Any])
     settings : dict
         By their names for the error; nested lists and dicts of values.
     """
+    settings = {**settings, "compress_gradients": communicator.compress_gradients}
     everywhere = communicator.all_gather_objects(settings)
     for name in settings:
         values = [other[name] for other in everywhere]
@@ -171,7 +172,7 @@ class GradientReducer:
 
     def _sum(self, buffers: list[Tensor]) -> None:
         for buffer in buffers:
-            self.thread_communicator.all_reduce(buffer, self.deterministic)
+            self.thread_communicator.sum_gradients(buffer, self.deterministic)
 
     def close(self) -> None:
         """End the thread."""
@@ -262,7 +263,7 @@ class Distributed(OptimizerWrapper):
         be = layers[0].be
         self._check_weights(communicator, [w for layer in layers for w in layer.parameters])
         for buffer in merge_adjacent(layers):
-            communicator.all_reduce(buffer, bool(be.deterministic))
+            communicator.sum_gradients(buffer, bool(be.deterministic))
         shard = be.minibatch_shard
         if shard is None:
             total = communicator.all_reduce(np.array([be.bsz]))[0]
@@ -283,7 +284,7 @@ class Distributed(OptimizerWrapper):
             self._check_weights(communicator, parameters)
             gradients = sums = be.evaluate([g * 1 for g in gradients])
             for g in sums:
-                communicator.all_reduce(g, bool(be.deterministic))
+                communicator.sum_gradients(g, bool(be.deterministic))
         super()._step_by(parameters, gradients, epoch)
 
     def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings) -> list[Any]:

@@ -219,6 +219,31 @@ def overlapping(comm, folder):
     return result
 
 
+def compressed(comm, folder):
+    """Send gradients as bfloat16, all of them: in ``fit``, also while it computes the others, and in custom loops."""
+    result, limit = {}, communicator.MAX_GATHERED_BYTES
+    communicator.MAX_GATHERED_BYTES = 0
+    try:
+        for comm.compress_gradients in (True, False):
+            for comm.overlap in (False, True):
+                start(comm)
+                result[comm.compress_gradients, comm.overlap] = fitted("mlp", "adam").get_weights()
+            comm.overlap = False
+            start(comm)
+            w = Linear(3, Constant(1.0), name="linear")
+            w.configure(4)
+            w.allocate()
+            gradient = w.be.array(np.full(w.W.shape, 1 + 2**-9, np.float32))
+            Distributed("sgd").step([w.W], [gradient])
+            result["step", comm.compress_gradients] = w.W.get()
+        comm.compress_gradients = comm.rank == 0
+        start(comm)
+        result["error"] = message(lambda: fitted("mlp", "sgd"))
+    finally:
+        comm.compress_gradients, communicator.MAX_GATHERED_BYTES = False, limit
+    return result
+
+
 class Buckets(CallbackBase):
     """Records the number of buckets, and how many of them the backward pass has started to sum."""
 

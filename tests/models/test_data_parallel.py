@@ -26,12 +26,12 @@ from neonlite.models.training_state import read_checkpoint
 from neonlite.optimizers import Adam, get_param_list
 
 IN_TWO = (
-    "deterministic fastest on_runtimes partial_rounding running_statistics starting_from_rank_0 overlapping metrics "
+    "deterministic fastest on_runtimes partial_rounding running_statistics starting_from_rank_0 overlapping compressed metrics "
     "accumulated weighted files uninterrupted first_part second_part last_part endings early_stop signals mismatches "
     "after_an_error custom_loops other_runtimes other_weights no_batch_size loaded_on_rank_0 loaded_before_connecting"
 )
 IN_THREE = (
-    "deterministic fastest unequal partial_rounding running_statistics starting_from_rank_0 overlapping metrics "
+    "deterministic fastest unequal partial_rounding running_statistics starting_from_rank_0 overlapping compressed metrics "
     "accumulated weighted files endings early_stop signals mismatches custom_loops other_weights"
 )
 IN_FOUR = "deterministic fastest partial_rounding second_part"
@@ -272,6 +272,19 @@ def test_sums_during_the_backward_pass_have_the_same_bits_on_all_ranks(ranks, ki
         _, buckets, sums = result[kind, True]
         assert buckets >= 2
         assert sums >= buckets  # in some steps at least
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("n", [2, 3])
+def test_training_with_compressed_gradients_has_the_same_bits_on_all_ranks_and_is_close_to_that_without(ranks, n):
+    pytest.importorskip("ml_dtypes")
+    results = ranks("compressed", n)
+    for overlap in (False, True):
+        assert_same([result[True, overlap] for result in results])
+        assert 1e-5 < distance(results[0][True, overlap], results[0][False, overlap]) < 0.02
+    for result in results:
+        assert (result["step", True] != result["step", False]).all()
+        assert "expected compress_gradients to be the same on all processes, got True on rank 0" in result["error"]
 
 
 def test_without_mpiexec_a_distributed_fit_has_the_bits_of_a_plain_one():
