@@ -26,13 +26,14 @@ from neonlite.models.training_state import read_checkpoint
 from neonlite.optimizers import Adam, get_param_list
 
 IN_TWO = (
-    "deterministic fastest on_runtimes partial_rounding running_statistics starting_from_rank_0 overlapping compressed metrics "
-    "accumulated weighted files uninterrupted first_part second_part last_part endings early_stop signals mismatches "
-    "after_an_error custom_loops other_runtimes other_weights no_batch_size loaded_on_rank_0 loaded_before_connecting"
+    "deterministic fastest on_runtimes partial_rounding running_statistics starting_from_rank_0 overlapping compressed "
+    "on_files metrics accumulated weighted files uninterrupted first_part second_part last_part endings early_stop "
+    "signals mismatches after_an_error custom_loops other_runtimes other_weights no_batch_size loaded_on_rank_0 "
+    "loaded_before_connecting"
 )
 IN_THREE = (
-    "deterministic fastest unequal partial_rounding running_statistics starting_from_rank_0 overlapping compressed metrics "
-    "accumulated weighted files endings early_stop signals mismatches custom_loops other_weights"
+    "deterministic fastest unequal partial_rounding running_statistics starting_from_rank_0 overlapping metrics "
+    "compressed accumulated weighted files endings early_stop signals mismatches custom_loops other_weights"
 )
 IN_FOUR = "deterministic fastest partial_rounding second_part"
 TOGETHER = {2: IN_TWO.split(), 3: IN_THREE.split(), 4: IN_FOUR.split()}
@@ -245,6 +246,16 @@ def test_weights_and_random_numbers_are_those_of_rank_0(ranks, n):
     model = Model(layers)
     model.fit(dataset, cost, Adam(learning_rate=0.01), 2)
     assert distance(results[0]["after"], model.get_weights()) <= 1e-4
+
+
+@pytest.mark.long
+def test_training_on_files_has_the_bits_of_any_number_of_ranks_and_of_a_part_that_was_resumed(ranks):
+    results = ranks("on_files", 2)
+    for result in results:
+        assert_same([result["whole"], result["resumed"]])
+    assert_same([result["whole"] for result in results])
+    alone = training_ranks.on_files(world(), None)["whole"]
+    assert distance(results[0]["whole"], alone) <= 1e-6
 
 
 @pytest.mark.parametrize("n", [2, 3])
