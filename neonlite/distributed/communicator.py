@@ -274,7 +274,7 @@ class MPICommunicator(Communicator):
                 if sent is None and (not deterministic or self.size == 2):  # x0 + x1 = x1 + x0
                     self.comm.Allreduce(self.in_place, part)
                 else:
-                    self._sum_in_order(part, sent or part.dtype)
+                    self._sum_in_order(part, part.dtype if sent is None else sent)
         return buffer
 
     def _sum_in_order(self, values: NDArray[Any], sent: np.dtype[Any]) -> None:
