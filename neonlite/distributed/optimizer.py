@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from neonlite.layers.parameter import Parameter
 
 
-def backend_settings(be: Backend) -> dict[str, Any]:
+def backend_settings(be: Backend, communicator: Communicator) -> dict[str, Any]:
     """Return the settings on which the bits of an update depend: all processes must have the same."""
     return {
         "the version of neonlite": __version__,
@@ -35,6 +35,7 @@ def backend_settings(be: Backend) -> dict[str, Any]:
         "the runtime": be.runtime.name,
         "the dtype": be.default_dtype_name,
         "deterministic": be.deterministic,
+        "compress_gradients": communicator.compress_gradients,
     }
 
 
@@ -50,7 +51,6 @@ def check_same(communicator: Communicator, where: str, settings: dict[str, Any])
     settings : dict
         By their names for the error; nested lists and dicts of values.
     """
-    settings = {**settings, "compress_gradients": communicator.compress_gradients}
     everywhere = communicator.all_gather_objects(settings)
     for name in settings:
         values = [other[name] for other in everywhere]
@@ -302,7 +302,7 @@ def check_equal(communicator: Communicator, optimizer: Optimizer, weights: Seque
     import zlib
 
     be = cast("Backend", weights[0].backend)
-    check_same(communicator, "Distributed", backend_settings(be))
+    check_same(communicator, "Distributed", backend_settings(be, communicator))
     others = communicator.all_gather_objects(str({**optimizer.get_description()["config"], "name": ""}))
     if ranks := [rank for rank, other in enumerate(others) if other != others[0]]:
         raise ValueError(
