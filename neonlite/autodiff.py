@@ -101,9 +101,11 @@ class Autodiff:
         """
         top, cache = (self.op_tree, self._cache) if root is None else (root, None)
         nodes = nodes_of(top) if cache is None else [*cache.nodes, (top, operands_of(top))]
-        reachable = set(leaves)  # the leaves, and every node that depends on them
+        reachable = set(leaves)  # the leaves, and every node that has a derivative with respect to one of them
         for z, operands in nodes:
-            if any(id(x) in reachable for x in operands):
+            op: Any = z.info.op_def
+            has_derivative = op.grad is not None and z.info.dtype in FLOAT_DTYPES
+            if has_derivative and any(id(x) in reachable for x in operands):
                 reachable.add(id(z))
         parts: dict[int, list[Operand]] = {id(top): [self.next_error if error is None else error]}
         # operands of ``where``, and what they are computed from: 0 where it selects others
@@ -591,7 +593,7 @@ def push_forward(be: Any, trees: Sequence[Any], tangents: dict[int, Any]) -> lis
         if opens(op):
             if id(z.opened) in known:
                 known[id(z)] = known[id(z.opened)]
-        elif op.grad is not None and op.name != "pair":
+        elif op.grad is not None and op.name != "pair" and z.info.dtype in FLOAT_DTYPES:
             changes = [known.get(id(x)) for x in z.operands]
             if any(dx is not None for dx in changes):
                 check_has_gradient(z)
