@@ -615,7 +615,7 @@ def vmap(f: Callable[P, Any], in_axes: Any = 0, out_axes: int = 0) -> Transform[
             order = [*range(1, ndim)]
             order.insert(out_axes % ndim, 0)
             shape = (call.count, *x.shape)
-            moved = call.be.transpose(call.be.reshape(y, shape), tuple(order)) if ndim > 1 else y
+            moved = y if order[0] == 0 else call.be.transpose(call.be.reshape(y, shape), tuple(order))
             values.append(as_array(x, moved, [shape[a] for a in order], live) if is_array(x) else as_tree(moved))
         return unflatten(structure, iter(values))
 

@@ -343,7 +343,7 @@ class Program(Untracked):
             check_open(be)
         for step in self.steps:
             step.count()
-        outputs = [new_tensor(be, be.xp.empty, info) for info in self.outputs]
+        outputs = [new_tensor(be, be.runtime.empty, info) for info in self.outputs]
         arrays = [*(x.storage for x in outputs), *self.arrays]
         if self.assignment is not None:
             values = self.values.copy()

@@ -502,7 +502,7 @@ def op_of_loop(be: Any, trees: Sequence[Any], places: Sequence[Argument]) -> Op:
 
     def run(xp: Any, *arrays: Any, to: str) -> Any:
         with be.memory_tracker.separate_buffers():
-            tensors = [new_tensor(be, be.xp.empty, x.info) for x in places]
+            tensors = [new_tensor(be, be.runtime.empty, x.info) for x in places]
             for t, x in zip(tensors, arrays, strict=True):
                 t.storage[...] = x
             while condition(tensors)[0].get().item():

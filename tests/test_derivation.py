@@ -322,12 +322,8 @@ def build(be: Backend, case: Case) -> tuple[Any, list[str]]:
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_each_step_of_the_derivation_of_an_op_is_that_of_finite_differences(be: Backend, name: str) -> None:
-    cases = able(be, GRADIENTS[name])
-    count = 0
-    for case in cases[:: max(1, len(cases) // 2)][:2]:
-        tree, flat = build(be, case)
-        count += check_steps(be, tree, flat)
-    assert count
+    tree, flat = build(be, able(be, GRADIENTS[name])[0])
+    assert check_steps(be, tree, flat)
 
 
 def test_each_step_of_a_network_is_that_of_finite_differences(be: Backend, tensors: Sequence[Any]) -> None:
@@ -402,7 +398,7 @@ def check_latex(text: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("name", [*GRADIENTS][::3])
 def test_the_latex_of_the_derivation_of_an_op_is_well_formed(be: Backend, name: str) -> None:
     tree, _ = build(be, able(be, GRADIENTS[name])[0])
     check_latex(tree.derivation()._repr_latex_())

@@ -551,7 +551,7 @@ def test_without_memory_for_a_result_nothing_is_written(cpu, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(cpu, "xp", type("xp", (), {"empty": fail}))
+    monkeypatch.setattr(cpu.runtime, "empty", fail)
     with pytest.raises(MemoryError):
         f(x)
     monkeypatch.undo()

@@ -203,7 +203,7 @@ class CreationMethods(BackendBase):
         Tensor
             A new tensor.
         """
-        return _allocate_tensor(self, self.xp.empty, shape, dtype, name, persist_values)
+        return _allocate_tensor(self, self.runtime.empty, shape, dtype, name, persist_values)
 
     @checks_names
     def zeros(

@@ -105,6 +105,7 @@ class MemoryTracker:
 
     def __init__(self) -> None:
         self.by_thread: dict[int, dict[Any, Any]] = {}
+        self.current_stream: Callable[[], int] | None = None  # of a runtime with streams, which share no buffers
         self.ends = threading.local()  # each thread's ThreadEnd, with only a weak reference to this object
         self.bytes = {"tensors": 0, "arena": 0, "workspaces": 0}
         self.total = self.peak = 0
@@ -146,12 +147,12 @@ class MemoryTracker:
 
     @property
     def thread_cache(self) -> dict[Any, Any]:
-        """The current thread's arena, workspaces and views of them; cleared when the thread ends."""
+        """The current thread's arena, workspaces and views of them, on its stream; cleared when the thread ends."""
         cache = self.by_thread.get(threading.get_ident())
         if cache is None:
             self.ends.token = ThreadEnd(self)
             cache = self.by_thread.setdefault(threading.get_ident(), {})
-        return cache
+        return cache if self.current_stream is None else cache.setdefault(self.current_stream(), {})
 
     @contextmanager
     def separate_buffers(self) -> Iterator[None]:

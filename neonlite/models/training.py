@@ -121,11 +121,10 @@ class TrainingMethods(ModelBase):
             The cost of the minibatch.
         """
         cost = self._compute_all_gradients(x, t)  # by compute_gradients below, which fit compiles to one program
-        rows = global_batch_size(self.be)
         if (self.minibatch_index + 1) % self.accumulate:
-            self._add_gradients(rows)
+            self._add_gradients(global_batch_size(self.be))
         else:
-            self._update(epoch, rows)
+            self._update(epoch, global_batch_size(self.be))
         return cost
 
     def compute_gradients(
@@ -152,6 +151,8 @@ class TrainingMethods(ModelBase):
         self.bprop(self.scale_errors(self.cost.get_errors(y, t)))
         return y, cost
 
+    # --- how it is made fast, and the rest ---
+
     def compute_cost(self, y: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> float:
         """Return the cost of outputs.
 
@@ -163,8 +164,6 @@ class TrainingMethods(ModelBase):
             The targets.
         """
         return float(self.cost.get_cost(y, t).item())
-
-    # --- how it is made fast, and the rest ---
 
     def _build_step(self, x: Any, t: Any) -> tuple[Any, list[Operand | None], list[tuple[Operand, Operand]]]:
         """Return the network that a step trains, and its costs and errors as of ``differentiated_outputs``."""

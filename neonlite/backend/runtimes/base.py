@@ -253,6 +253,10 @@ class Runtime:
         # an empty array shares no memory, so some libraries would report a copy
         return self.xp.reshape(array, shape, copy=None if 0 in shape else False)
 
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> NativeArray:
+        """Return an array of uninitialized values."""
+        return self.xp.empty(shape, dtype=dtype)
+
     def allocate(self, nbytes: int) -> NativeArray:
         """Return ``nbytes`` bytes of new memory, an array of uint8."""
         return self.xp.empty(nbytes, dtype=self.dtype("uint8"))

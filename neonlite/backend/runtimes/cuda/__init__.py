@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -18,7 +18,7 @@ from neonlite.backend.runtimes.cuda import kernels, libraries as libraries
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS, PREAMBLE, THREADS_PER_BLOCK
 from neonlite.backend.runtimes.cuda.convolution import CudaReorderer, CudnnConvolution
 from neonlite.backend.runtimes.cuda.executor import SPAWN_HINT, CudaExecutor, CuPyDriver, Driver
-from neonlite.backend.runtimes.cuda.graphs import CudaStreams, GraphCache, check_transfer
+from neonlite.backend.runtimes.cuda.graphs import CudaStreams, GraphCache, buffer_stream, check_transfer
 from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.op_templates import substitute
 from neonlite.backend.tensor import Tensor
@@ -363,7 +363,7 @@ def translate_errors(method: Callable[Concatenate[CudaRuntimeT, P], T]) -> Calla
 class CudaRuntime(Runtime):
     """Base of the GPU runtimes: generated kernels, CUDA graphs and bounds checks, by the runtime's driver.
 
-    A subclass sets ``driver`` and implements ``copy_to_device`` and ``copy_to_host``. During a graph capture, methods
+    A subclass implements ``copy_to_device`` and ``copy_to_host``. During a graph capture, methods
     that copy between host and GPU raise CaptureError.
     """
 
@@ -371,9 +371,11 @@ class CudaRuntime(Runtime):
     has_device_memory = True
     driver: Driver
 
-    def __init__(self, device_id: int = 0) -> None:
+    def __init__(self, driver: Driver, device_id: int = 0) -> None:
         super().__init__(device_id)
+        self.driver = driver
         self.bounds_checker = kernels.BoundsChecker(self)
+        self.memory_tracker.current_stream = partial(buffer_stream, driver.current_stream)
         self.fill_kernels = Cache(MAX_CACHED_KERNELS, self.memory_tracker)  # compiled, by source
         install_primitives(self)
 
@@ -476,8 +478,7 @@ class CuPyRuntime(CudaRuntime):
         import array_api_compat.cupy as namespace
 
         self.xp, self.cupy = namespace, import_cupy()
-        super().__init__(device_id)
-        self.driver = CuPyDriver(self.cupy, device_id)
+        super().__init__(CuPyDriver(self.cupy, device_id), device_id)
         # CuPy has a current device per thread. Creating a backend selects its device in this thread. Another thread
         # starts on device 0, and a thread that created two backends is on the second one's device; such a thread must
         # call cupy.cuda.Device(n).use() before it works with this backend.

@@ -298,6 +298,8 @@ class Cudnn:
 
     def run(self, plan: ConvolutionPlan, addresses: Sequence[int], workspace: int) -> None:
         """Run a plan on arrays in the graph's layout; PlanError if it fails."""
+        if (capture := current_capture()) is not None:
+            capture.keepalive.append(plan)
         try:
             self.execute(plan, addresses, workspace)
         except self.errors as error:

@@ -95,6 +95,9 @@ class Driver(Protocol):
         ``graph.launch()`` runs them, in memory that the graph holds.
         """
 
+    def check_device(self) -> None:
+        """Raise WrongDeviceError if this thread cannot use the GPU."""
+
     def current_stream(self) -> int:
         """Return the stream on which work is launched."""
 
@@ -211,7 +214,6 @@ class CuPyDriver:
 
     def current_stream(self) -> int:
         """Return the pointer of CuPy's current stream."""
-        self.check_device()
         return current_stream(self.cupy)
 
     @cached_property
@@ -239,8 +241,7 @@ class CuPyDriver:
         self.check_device()
         if self.cublas is None:
             return False
-        self.cublas.gemm(desc, alpha, beta, self.tf32)
-        return True
+        return self.cublas.gemm(desc, alpha, beta, self.tf32)
 
     def synchronize(self) -> None:
         """Synchronize the current device."""
@@ -416,8 +417,9 @@ class CudaExecutor:
             return values[v]
 
         def run(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
-            workspace, temporaries = self.bind_buffers(run, plan) if nbytes or plan.offsets else (0, {})
-            launch_cache, key = self._thread_cache("launches", MAX_CACHED_LAUNCHES), None
+            caches = self.memory_tracker.thread_cache
+            workspace, temporaries = self.bind_buffers(caches, run, plan) if nbytes or plan.offsets else (0, {})
+            launch_cache, key = self._cache_in(caches, "launches", MAX_CACHED_LAUNCHES), None
             if can_cache_launches and not current_capture():  # a capture must see the arrays to keep them alive
                 address_of = self.runtime.address_and_strides
                 # 0.0 and -0.0 compare equal, but their representations differ
@@ -548,9 +550,10 @@ class CudaExecutor:
 
     # --- buffers, per thread ---
 
-    def bind_buffers(self, key: object, plan: Plan) -> tuple[int, dict[int, NativeArray]]:
-        """Return the address of the workspace and the temporaries of a plan, both in this thread's arena."""
-        arena, bound = self.arena(plan.required_arena_bytes()), self._thread_cache("bound_buffers", MAX_BOUND_PLANS)
+    def bind_buffers(self, caches: dict[Any, Any], key: object, plan: Plan) -> tuple[int, dict[int, NativeArray]]:
+        """Return the address of the workspace and the temporaries of a plan, both in the arena of this thread."""
+        arena = self.arena(plan.required_arena_bytes(), caches)
+        bound = self._cache_in(caches, "bound_buffers", MAX_BOUND_PLANS)
         try:
             return bound[key]
         except KeyError:
@@ -562,16 +565,15 @@ class CudaExecutor:
             buffers = self.runtime.address_and_strides(arena)[0] + plan.arena_bytes, temporaries
             return bound.add(key, buffers)
 
-    def _thread_cache(self, name: str, capacity: int) -> Cache:
-        """Return a cache of this thread."""
-        caches = self.memory_tracker.thread_cache
+    def _cache_in(self, caches: dict[Any, Any], name: str, capacity: int) -> Cache:
+        """Return one of the caches of a thread on a stream."""
         if name not in caches:
             caches[name] = Cache(capacity, self.memory_tracker)
         return caches[name]
 
-    def arena(self, nbytes: int) -> NativeArray:
-        """Return this thread's arena with at least ``nbytes`` bytes."""
-        thread_cache = self.memory_tracker.thread_cache
+    def arena(self, nbytes: int, thread_cache: dict[Any, Any] | None = None) -> NativeArray:
+        """Return the arena of this thread on its stream, with at least ``nbytes`` bytes."""
+        thread_cache = self.memory_tracker.thread_cache if thread_cache is None else thread_cache
         if nbytes > thread_cache.get("arena", (None, None, -1))[2]:  # nbytes may be 0
             thread_cache.pop("bound_buffers", None)  # free the small arena and its views first
             thread_cache.pop("arena", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from neonlite.typing import BackendBase
 # rejected:
 #
 # * attributes of the objects that the block uses, and the batch size: after a change the block runs normally, and is
-#   captured again;
+#   captured again; so it is on another stream, and in another thread, which have other buffers;
 # * random draws: kernels read the counters of the streams from GPU memory, where they are written before each launch;
 # * indices: kernels report an index out of range, and the error is raised when the host next synchronizes;
 # * copies between host and GPU, draws on the host, and objects of classes outside neonlite without ``can_replay =
@@ -51,6 +52,12 @@ def current_capture() -> GraphCapture | None:
     return _thread.capture
 
 
+def buffer_stream(current_stream: Callable[[], int]) -> int:
+    """Return the stream whose buffers work uses: the current one, or in a capture that on which its graph will run."""
+    capture = current_capture()
+    return current_stream() if capture is None else capture.stream
+
+
 def check_transfer() -> None:
     """Raise CaptureError if this thread captures a block: a graph contains no copies between host and GPU."""
     if _thread.capture and _thread.capture.is_capturing:
@@ -70,7 +77,7 @@ class GraphCapture:
     """A captured block: its graph, and the random counters and memory that belong to it."""
 
     def __init__(self, be: BackendBase) -> None:
-        self.be, self.streams = be, be.streams
+        self.be, self.streams, self.stream = be, be.streams, be.runtime.driver.current_stream()
         self.rng_state = be.rng_get_state()
         self.stream_positions: dict[str, int] = dict(be.streams.blocks_used)
         self.blocks_drawn: dict[str, int] = {}  # stream -> Philox blocks that the kernels draw
@@ -161,9 +168,10 @@ class GraphCache:
             return fn()
         be, objects = self.be, flatten([uses]) + closure_tensors(fn)
         driver = be.runtime.driver
+        driver.check_device()
         columns = be.bsz, be.minibatch_shard
         settings = be.streams, be.streams.seed, be.num_redefinitions, driver.tf32, driver.current_stream()
-        key = name, *columns, *settings, *map(id, objects)
+        key = name, get_ident(), *columns, *settings, *map(id, objects)
         block: CapturedBlock = self.blocks.find(key) or self.blocks.add(key, CapturedBlock(objects))
         if not block.rejection and not block.state.is_unchanged():
             block.reset()

@@ -22,9 +22,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage
 from neonlite.backend.primitives import MatmulPrimitives
+from neonlite.backend.runtimes.cuda.graphs import buffer_stream, current_capture
 from neonlite.backend.validation import warn
 from neonlite.files import write_atomic
 from neonlite.tree_structure import Constant
@@ -203,7 +205,9 @@ def load_kernel(cupy: ModuleType, source: str) -> Kernel:
 CUBLAS_WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for Hopper
 CUDA_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType
 COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70  # cublasComputeType; 16-bit floats accumulate in float32
-ALLOC_FAILED = 3  # CUBLAS_STATUS_ALLOC_FAILED
+ALLOC_FAILED, NOT_SUPPORTED = 3, 15  # CUBLAS_STATUS_...
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # CUBLAS_MATH_...
+MAX_WORKSPACES = 8  # of a thread, one for each stream
 GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT: cuBLAS chooses the algorithm
 
 
@@ -315,10 +319,11 @@ class CudaMatmul(MatmulPrimitives):
 
 
 class CublasHandle:
-    """A handle, its workspace, and the stream that it is set to."""
+    """A handle, the workspaces of the streams that it was used on, and the stream that it is set to."""
 
-    def __init__(self, handle: ctypes.c_void_p, workspace: NativeArray, address: int) -> None:
-        self.handle, self.workspace, self.address = handle, workspace, address
+    def __init__(self, handle: ctypes.c_void_p) -> None:
+        self.handle = handle
+        self.workspaces = Cache(MAX_WORKSPACES, owner=self)  # {stream: (memory, its address)}
         self.stream: int | None = None
 
 
@@ -332,29 +337,39 @@ class Cublas:
         self.handles = PerThread(self._create_handle)
 
     def _create_handle(self) -> CublasHandle:
+        handle = ctypes.c_void_p()
+        self._check("Create", ctypes.byref(handle))
+        # sums of 16-bit products are rounded once, in the end, also where several blocks compute parts of a sum
+        self._check("SetMathMode", handle, ctypes.c_int(DISALLOW_REDUCED_PRECISION_REDUCTION), version="")
+        return CublasHandle(handle)
+
+    def handle(self) -> ctypes.c_void_p:
+        """Return this thread's handle, set to the current stream, with the workspace of the stream for its buffers."""
+        state, stream = self.handles.get(), self.stream()
+        if state.stream != stream:  # SetStream resets the workspace
+            memory, address = self._workspace(state, buffer_stream(lambda: stream))
+            if (capture := current_capture()) is not None:
+                capture.keepalive.append(memory)
+            self._check("SetStream", state.handle, ctypes.c_void_p(stream))
+            self._check("SetWorkspace", state.handle, ctypes.c_void_p(address), ctypes.c_size_t(CUBLAS_WORKSPACE_BYTES))
+            state.stream = stream
+        return state.handle
+
+    def _workspace(self, state: CublasHandle, stream: int) -> Any:
+        """Return the workspace of a stream, and its address."""
+        found = state.workspaces.find(stream)
         try:
-            workspace, address = self.allocate(CUBLAS_WORKSPACE_BYTES)
+            return found or state.workspaces.add(stream, self.allocate(CUBLAS_WORKSPACE_BYTES))
         except MemoryError as error:
             raise MemoryError(
                 f"cuBLAS: cannot allocate a workspace of {CUBLAS_WORKSPACE_BYTES} bytes: {error}"
             ) from error
-        handle = ctypes.c_void_p()
-        self._check("Create", ctypes.byref(handle))
-        return CublasHandle(handle, workspace, address)
 
-    def handle(self) -> ctypes.c_void_p:
-        """Return this thread's handle, set to the current stream."""
-        state, stream = self.handles.get(), self.stream()
-        if state.stream != stream:  # SetStream resets the workspace
-            self._check("SetStream", state.handle, ctypes.c_void_p(stream))
-            self._check(
-                "SetWorkspace", state.handle, ctypes.c_void_p(state.address), ctypes.c_size_t(CUBLAS_WORKSPACE_BYTES)
-            )
-            state.stream = stream
-        return state.handle
+    def gemm(self, desc: GemmDesc, alpha: float, beta: float, tf32: bool) -> bool:
+        """Compute a product; return False if the GPU cannot, such as one of bfloat16 before sm_80.
 
-    def gemm(self, desc: GemmDesc, alpha: float, beta: float, tf32: bool) -> None:
-        """Compute a product. cuBLAS is column-major, so it gets ``C^T = B^T A^T``."""
+        cuBLAS is column-major, so it gets ``C^T = B^T A^T``.
+        """
         if desc.c.is_transposed:  # C is column-major: C = A B
             a, b, m, n = desc.a, desc.b, desc.m, desc.n
             transpose_flags = [int(x.is_transposed is False) for x in (a, b)]
@@ -380,13 +395,15 @@ class Cublas:
         sizes = (int64(x) for x in (m, n, desc.k))
         tail = int64(desc.batch_count), compute, GEMM_DEFAULT
         arguments = *transpose_flags, *sizes, alpha_, *first, *second, beta_, *third, *tail
-        self._check("GemmStridedBatchedEx_64", self.handle(), *arguments, version="")
+        return self._check("GemmStridedBatchedEx_64", self.handle(), *arguments, version="")
 
-    def _check(self, name: str, *arguments: object, version: str = "_v2") -> None:
-        """Call a cuBLAS function; RuntimeError with the status if it fails."""
-        if status := getattr(self.library, f"cublas{name}{version}")(*arguments):
+    def _check(self, name: str, *arguments: object, version: str = "_v2") -> bool:
+        """Call a cuBLAS function; return whether it is supported. RuntimeError with the status if it fails."""
+        status = getattr(self.library, f"cublas{name}{version}")(*arguments)
+        if status not in (0, NOT_SUPPORTED):
             hint = " (out of GPU memory)" if status == ALLOC_FAILED else ""
             raise RuntimeError(f"cublas{name}: expected cublasStatus_t 0, got {status}{hint}")
+        return not status
 
 
 # --- fuse sums of matrix products into GEMM calls that accumulate in their target (beta = 1) ---

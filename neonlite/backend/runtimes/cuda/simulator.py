@@ -46,8 +46,7 @@ class SimulatedGPU(CudaRuntime, NumPyRuntime):
     driver: SimulatedDriver
 
     def __init__(self, device_id: int = 0) -> None:
-        super().__init__(device_id)
-        self.driver = SimulatedDriver()
+        super().__init__(SimulatedDriver(), device_id)
         self.primitives = record_calls(self.primitives)
 
     copy_to_device = copy_to_host = NumPyRuntime.put
@@ -74,6 +73,7 @@ class SimulatedDriver:
 
     tf32 = False  # NumPy does not support it
     cudnn = None
+    stream = 0
 
     def allocate(self, nbytes: int) -> NumPyArray:
         """Return ``nbytes`` bytes, aligned, filled with 0xff so that uninitialized floats are NaN."""
@@ -127,9 +127,12 @@ class SimulatedDriver:
         finally:
             self.local.recording = None
 
+    def check_device(self) -> None:
+        """Do nothing: there is one device."""
+
     def current_stream(self) -> int:
-        """Return the only stream."""
-        return 0
+        """Return the stream; tests set ``stream``."""
+        return self.stream
 
     def gemm(self, desc: libraries.GemmDesc, alpha: float, beta: float) -> bool:
         """Compute the product by NumPy; 16-bit floats are computed in float32 and rounded once."""

@@ -71,6 +71,20 @@ def test_a_plan_that_cannot_be_captured_is_run_and_stays_cached(monkeypatch: pyt
         assert len(frontend.graphs) == 1
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
+def test_a_graph_keeps_the_plans_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with installed():
+        monkeypatch.setitem(sys.modules, "cudnn", Frontend())
+        be = Backend("gpu")
+        layer = be.conv_layer("float32", 2, 3, 4, 1, 5, 5, 1, 3, 3)
+        i, f, o = (be.ones(shape) for shape in (layer.dimI, layer.dimF, layer.dimO))
+        for _ in range(4):
+            be.replay("convolve", lambda: be.fprop_conv(layer, i, f, o), [i, f, o])
+        (block,) = be.graphs.blocks.values()
+        (plan,) = [x for x in block.capture.keepalive if isinstance(x, convolution.ConvolutionPlan)]
+        assert plan in be.runtime.driver.cudnn.threads.get().plans.values()
+
+
 def test_an_error_that_is_not_cudnns_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     be, _ = by_cudnn()
 

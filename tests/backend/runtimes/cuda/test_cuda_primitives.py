@@ -274,11 +274,10 @@ class ByCublas(SimulatedDriver):
 
     def __init__(self) -> None:
         self.library, self.stream, self.tf32 = ColumnMajor(), 1, False
-        self.cublas = Cublas(self.library, lambda n: (None, 4096), lambda: self.stream)
+        self.cublas = Cublas(self.library, lambda n: (None, 4096 * self.stream), lambda: self.stream)
 
     def gemm(self, form: GemmDesc, alpha: float, beta: float) -> bool:
-        self.cublas.gemm(form, alpha, beta, self.tf32)
-        return True
+        return self.cublas.gemm(form, alpha, beta, self.tf32)
 
 
 def test_cublas_gets_products_in_column_major_order(monkeypatch: Any) -> None:
@@ -287,7 +286,7 @@ def test_cublas_gets_products_in_column_major_order(monkeypatch: Any) -> None:
         check_product(*case)
 
 
-def test_cublas_has_a_handle_per_thread_and_sets_its_workspace_for_each_stream() -> None:
+def test_cublas_has_a_handle_per_thread_and_a_workspace_for_each_stream() -> None:
     driver = ByCublas()
     a, actual = np.ones((2, 2), "float32"), CudaPrimitives(SimulatedGPU())
     actual.runtime.driver = driver
@@ -295,17 +294,26 @@ def test_cublas_has_a_handle_per_thread_and_sets_its_workspace_for_each_stream()
         actual.gemm(a.astype(dtype), a.astype(dtype), a.astype(dtype))
     for dtype in HALF_DTYPES:
         actual.gemm(*(a.astype(dtype) for _ in range(3)))
-    names = [call[0].removeprefix("cublas").removesuffix("_v2") for call in driver.library.calls]
-    assert names == [
-        "Create",
-        *["SetStream", "SetWorkspace", "gemm", "gemm"],
-        *names[1:4],
-        "gemm",
-        "gemm",
-    ]
-    computes = [call[1] for call in driver.library.calls if call[0] == "gemm"]
-    assert computes == [68, 77, 70, 68, 68]  # CUBLAS_COMPUTE_32F, 32F_FAST_TF32, 64F; 16-bit: 32F
-    assert driver.library.calls[2][2:] == (4096, 32 << 20)
+    driver.stream = 1
+    actual.gemm(a, a, a.copy())
+    calls = [(call[0].removeprefix("cublas").removesuffix("_v2"), *call[1:]) for call in driver.library.calls]
+    names, on_stream = [x[0] for x in calls], ["SetStream", "SetWorkspace", "gemm"]
+    assert names[:2] == ["Create", "SetMathMode"]
+    assert names[2:] == [*on_stream, "gemm", *on_stream, "gemm", "gemm", *on_stream]
+    assert calls[1][-1] == 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
+    computes = [call[1] for call in calls if call[0] == "gemm"]
+    assert computes == [68, 77, 70, 68, 68, 77]  # CUBLAS_COMPUTE_32F, 32F_FAST_TF32, 64F; 16-bit: 32F
+    assert [x[2:] for x in calls if x[0] == "SetWorkspace"] == [(4096 * n, 32 << 20) for n in (1, 2, 1)]
+
+
+def test_a_product_that_the_gpu_does_not_support_is_computed_otherwise() -> None:
+    driver = ByCublas()
+    driver.library.cublasGemmStridedBatchedEx_64 = lambda *_: 15  # CUBLAS_STATUS_NOT_SUPPORTED, as of bfloat16 on sm_75
+    actual = CudaPrimitives(SimulatedGPU())
+    actual.runtime.driver = driver
+    a, out = np.full((2, 3), 2, "bfloat16"), np.zeros((2, 2), "bfloat16")
+    actual.gemm(a, a.T, out)
+    assert out.astype("f").tolist() == [[12, 12], [12, 12]]
 
 
 def test_an_error_of_cublas_contains_its_status() -> None:

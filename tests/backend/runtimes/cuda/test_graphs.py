@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from threading import Thread, get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -244,6 +246,38 @@ def test_larger_temporaries_of_others_do_not_disturb_a_graph(sim: Backend) -> No
     plain = Work(sim, WORKS["sums, swaps and temporaries"]).go(8, graphs=False)
     np.testing.assert_array_equal(work.total.get(), plain.total.get())
     assert work.calls == 3
+
+
+def test_streams_share_no_temporaries_and_each_has_its_graph(sim: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, capture, buffers = sim.runtime.driver, sim.runtime.driver.capture, {}
+
+    @contextmanager
+    def on_another_stream() -> Iterator[Any]:  # as CuPy captures
+        stream, driver.stream = driver.stream, 99
+        with capture() as graph:
+            yield graph
+        driver.stream = stream
+
+    monkeypatch.setattr(driver, "capture", on_another_stream)
+    work = Work(sim, WORKS["sums, swaps and temporaries"])
+    for driver.stream in (1, 2, 1, 2):
+        work.go(5)
+        buffers[driver.stream] = sim.memory_tracker.thread_cache["arena"][0]
+    plain = Work(sim, WORKS["sums, swaps and temporaries"]).go(20, graphs=False)
+    np.testing.assert_array_equal(work.total.get(), plain.total.get())
+    assert work.calls == 6  # two runs and a capture on each
+    assert not np.shares_memory(buffers[1], buffers[2])
+    assert sim.memory_tracker.by_thread[get_ident()].keys() == {1, 2}
+
+
+def test_threads_share_no_graph(sim: Backend) -> None:
+    work = Work(sim, WORKS["sums, swaps and temporaries"]).go(5)
+    thread = Thread(target=work.go, args=(5,))
+    thread.start()
+    thread.join()
+    plain = Work(sim, WORKS["sums, swaps and temporaries"]).go(10, graphs=False)
+    np.testing.assert_array_equal(work.total.get(), plain.total.get())
+    assert work.calls == 6
 
 
 def test_draws_beside_a_graph_and_a_state_that_is_set_are_as_without_it() -> None:
