@@ -112,7 +112,7 @@ class Autodiff:
         masked: set[int] = set() if root is None else {id(root)}
         for z, operands in reversed(nodes):
             op = z.info.op_def
-            if id(z) not in parts or op.grad is None or id(z) not in reachable or id(z) in leaves:
+            if id(z) not in parts or id(z) not in reachable or id(z) in leaves:
                 continue
             dz = self._add_parts(z, parts[id(z)])
             parts[id(z)] = [dz]
