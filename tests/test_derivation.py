@@ -193,6 +193,8 @@ def test_mistakes_say_what_is_expected(be: Backend, tensors: Sequence[Any]) -> N
         tree.derivation(W, b)
     with pytest.raises(TypeError, match=r"derivation: expected an op-tree of floats, got argmax.* dtype int64"):
         be.argmax(tree, axis=1).derivation()
+    with pytest.raises(TypeError, match=r"(?s)derivation: expected a tensor of the tree .*\. Pass each: tree"):
+        tree.derivation([W, x])
     with pytest.raises(TypeError, match=r"derivation: expected a tensor of the tree .* got 'W'"):
         tree.derivation("W")
     with pytest.raises(TypeError, match=r"derivation: expected an op-tree .* got t \(4, 3\)"):
