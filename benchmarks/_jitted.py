@@ -151,6 +151,7 @@ def images(jax: Any, layers: list[Any], x: Any, labels: Any, net: Any, rate: flo
     if x.ndim == 4 and IMAGES == "NHWC":
         x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
     weights = [array for layer in net.layers_to_optimize for array in weights_of(layer)]
+    x = x.astype(weights[0].dtype)
     zeros = [np.zeros(layer.nfm, np.float32) for layer in net.leaves() if hasattr(layer, "gmean")]
     formula = network(jax, layers)
 

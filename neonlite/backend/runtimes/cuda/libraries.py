@@ -183,10 +183,10 @@ def load_kernel(cupy: ModuleType, source: str) -> Kernel:
     """
     cuda = cupy.cuda
     versions = cuda.Device().compute_capability, cuda.nvrtc.getVersion(), os.environ.get("CUPY_COMPILE_WITH_PTX")
-    digest, name = hashlib.sha256(repr((versions, OPTIONS, source)).encode()).hexdigest()[:32], kernel_name(source)
-    path = cache_folder() / f"{digest}.cubin"
+    name = kernel_name(source)
+    options = *OPTIONS, f"-Dkernel={name}"
+    path = cache_folder() / f"{hashlib.sha256(repr((versions, options, source)).encode()).hexdigest()[:32]}.cubin"
     if (binary := read_binary(path)) is None:
-        options = *OPTIONS, f"-Dkernel={name}"
         code, _ = cuda.compiler.compile_using_nvrtc(source, options, filename="kernel.cu", cache_in_memory=True)
         binary = code.encode() if isinstance(code, str) else code  # PTX is text
         try:

@@ -1,0 +1,618 @@
+"""Decide in one run of minutes on a GPU: is everything right, and how fast is it beside every peer?
+
+PYTHONPATH=. python3 benchmarks/gpu_run.py --out FOLDER --seconds 530
+PYTHONPATH=. python3 benchmarks/gpu_run.py --out FOLDER --seconds 170 --only failed    # FOLDER has the rows.jsonl
+PYTHONPATH=. python3 benchmarks/gpu_run.py --out FOLDER --seconds 240 --quick          # tiny; also without a GPU
+
+Each part is a separate process with a time limit. Its rows are appended to FOLDER/rows.jsonl at once, and its output to
+FOLDER/log.txt, so that a part that crashes or hangs loses nothing and stops no other. ``--only`` also takes letters of
+parts. A table comes last. Packages that are not installed are reported, and are no failure; neither is a slow row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import gpu
+import gpu_check
+import numpy as np
+from gpu_check import FAILED, NOT_RUN, PASSED, ROOT, NotRun
+
+from neonlite import Backend
+from neonlite.backend import NervanaObject
+from neonlite.backend.runtimes import load_runtime
+from neonlite.backend.runtimes.cuda import convolution
+
+MAX_OUTPUT = 10_000  # characters of the table: only the last 12,000 of a run come back
+MAX_WORDS = 110  # characters of a message in the table
+MAX_FAILURES = 4  # in the table, of each part
+SHORT = dict(zip(gpu.PEERS, ("ours", "replayed", "eager", "compiled", "graph", "jax", "cupy"), strict=True))
+FILLERS = 6  # processes that fill the caches of torch.compile
+ROUNDS = 7  # of each measured row
+IN_G = ("step: lstm", "step: transformer", "attention", "product")  # how the rows of part G begin
+REPEATS = 3  # of a replay, of a plan's time and in a profile
+
+
+class Run(NamedTuple):
+    """The process of a part: where it writes, when it starts no more rows, and what it measures with."""
+
+    part: str
+    out: Path
+    end: float  # time.monotonic()
+    quick: bool
+    device: str = "cuda"  # of PyTorch and JAX; "cpu" beside a stand-in for CuPy
+
+    def row(self, name: str, work: Callable[[], Any]) -> None:
+        """Do a piece of work and append its result, unless an earlier run has it."""
+        if name in {row["name"] for row in read(self.out) if row["part"] == self.part and row["verdict"] == PASSED}:
+            return
+        verdict, found, start = PASSED, "", time.monotonic()
+        if start > self.end:
+            verdict, found = NOT_RUN, "the time was over"
+        else:
+            try:
+                found = work()
+            except NotRun as reason:
+                found = str(reason)
+            except Exception as error:
+                traceback.print_exc()
+                verdict, found = FAILED, f"{type(error).__name__}: {error}"
+        append(self.out, part=self.part, name=name, verdict=verdict, seconds=time.monotonic() - start, found=found)
+        print(f"{self.part} {name}: {verdict}, {found}", flush=True)
+
+
+def append(out: Path, **row: Any) -> None:
+    """Append a row to the file of rows; a row has one line, which is written at once."""
+    line = json.dumps(row, default=str) + "\n"
+    with (out / "rows.jsonl").open("ab", buffering=0) as file:
+        file.write(line.encode())
+
+
+def read(out: Path) -> list[dict[str, Any]]:
+    """Return the last row of each name of each part; a line that a kill cut is left out."""
+    rows, path = dict[Any, dict[str, Any]](), out / "rows.jsonl"
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with suppress(json.JSONDecodeError):
+            row = json.loads(line)
+            rows[row["part"], row["name"]] = row
+    return list(rows.values())
+
+
+# --- A: the machine --------------------------------------------------------------------------------------------------
+
+
+def machine(run: Run) -> None:
+    """Versions, clocks, the bandwidth of a copy, and the rates of products of random matrices."""
+
+    def clocks() -> str:
+        query = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
+        if not (tool := shutil.which("nvidia-smi")):
+            raise NotRun("nvidia-smi is not installed")
+        return subprocess.check_output([tool, f"--query-gpu={query}", "--format=csv,noheader"], text=True).strip()
+
+    def speeds() -> dict[str, float]:
+        of = gpu.Libraries(load_runtime("gpu"), run.quick, device=run.device)
+        rates = {f"{kind} TFLOP/s": round(rate / 1e12, 1) for kind, rate in of.rates.items()}
+        return {"copy TB/s": round(of.bandwidth / 1e12, 3), **rates}
+
+    run.row("versions", lambda: gpu.machine("neonlite", "cupy-cuda13x", "nvidia-cudnn-frontend", "torch", "jax"))
+    run.row("packages", gpu_check.packages)
+    run.row("libraries", gpu_check.device)
+    run.row("clocks before", clocks)
+    run.row("speeds", speeds)
+    run.row("clocks after", clocks)
+
+
+# --- B and C: results ------------------------------------------------------------------------------------------------
+
+
+def kernels(run: Run) -> None:
+    """Results of every kind of kernel, and of convolutions, beside the CPU's."""
+    run.row("k = 65536 in 16 bit", long_sums)
+    if run.device == "cuda":
+        run.row("kernels", gpu_check.kernels)
+    if run.quick:
+        gpu_check.GEOMETRIES[:] = gpu_check.GEOMETRIES[2:3]
+    run.row("convolutions by cuDNN", lambda: gpu_check.convolutions(True))
+    run.row("convolutions without cuDNN", lambda: gpu_check.convolutions(False))
+
+
+def long_sums() -> str:
+    """Compare sums of 65536 products of 16-bit floats with the exact sum, rounded once.
+
+    The products are multiples of 1/64, so that every partial sum is exact in float32, but not in 16 bit.
+    """
+    draw, be = np.random.default_rng(0), Backend("gpu", rng_seed=1)
+    a, b = draw.integers(1, 9, (64, 65536)) / 8, draw.integers(-8, 9, (65536, 48)) / 8
+    for dtype in ("float16", "bfloat16"):
+        x, y, out = be.array(a, dtype=dtype), be.array(b, dtype=dtype), be.empty((64, 48), dtype=dtype)
+        out[:] = be.dot(x, y)
+        wanted = (a @ b).astype(out.get().dtype)
+        if differ := int((out.get() != wanted).sum()):
+            raise AssertionError(f"{dtype}: {differ} of {wanted.size} sums are not rounded once")
+    return "each sum is rounded once"
+
+
+class Program:
+    """Work of every kind that a graph can capture, and the bits of its results."""
+
+    def __init__(self, be: Backend) -> None:
+        from helpers import kernel_kinds
+
+        draw, self.be = np.random.default_rng(3), be
+        self.trees = kernel_kinds.trees(be)
+        self.outs = [be.empty(tree.shape, dtype=tree.asnumpyarray().dtype) for tree in self.trees]
+        for dtype in ("float16", "float32"):
+            a, b = (be.array(draw.normal(size=shape), dtype=dtype) for shape in ((48, 20000), (20000, 40)))
+            self.trees.append(be.dot(a, b))
+            self.outs.append(be.empty((48, 40), dtype=dtype))
+        self.layer = be.conv_layer("float32", *gpu_check.GEOMETRIES[0])
+        shapes = self.layer.dimI, self.layer.dimF, self.layer.dimO
+        self.images, self.filters, self.errors = (be.array(draw.normal(size=shape)) for shape in shapes)
+        self.images_of = [be.empty(shapes[n]) for n in (2, 0, 1)]
+        self.state = be.rng_get_state()
+
+    def work(self) -> None:
+        for out, tree in zip(self.outs, self.trees, strict=True):
+            out[:] = tree
+        o, d, u = self.images_of
+        self.be.fprop_conv(self.layer, self.images, self.filters, o)
+        self.be.bprop_conv(self.layer, self.filters, self.errors, d)
+        self.be.update_conv(self.layer, self.images, self.errors, u)
+
+    def poison(self) -> None:
+        """Fill results and temporaries, so that what is not written has other bits."""
+        for out in (*self.outs, *self.images_of):
+            out.fill(np.nan if out.dtype.kind == "f" else 85)
+        self.be._executor.arena(0)[...] = 255
+
+    def run(self, replayed: bool) -> None:
+        """Run the work on poisoned results, with the same random numbers each time."""
+        self.poison()
+        self.be.rng_set_state(self.state)
+        self.be.replay("program", self.work, graphs=replayed)
+
+    def bits(self) -> list[bytes]:
+        return [out.get().tobytes() for out in (*self.outs, *self.images_of)]
+
+
+def same(what: str, wanted: list[bytes], found: list[bytes]) -> None:
+    if far := [n for n, (x, y) in enumerate(zip(wanted, found, strict=True)) if x != y]:
+        raise AssertionError(f"{what}: results {far} of {len(wanted)} have other bits")
+
+
+def replays(run: Run) -> None:
+    """The bits of graphs, of poisoned results, of two streams and of two threads."""
+
+    def poisoned() -> str:
+        program = Program(Backend("gpu", rng_seed=1))
+        program.run(False)
+        wanted = program.bits()
+        for _ in range(2 + REPEATS):
+            program.run(True)
+            same("a replay", wanted, program.bits())
+        if run.device == "cuda" and "captured" not in f"{program.be.graphs!r}":
+            raise AssertionError(f"expected a captured graph, got {program.be.graphs!r}")
+        return f"{len(wanted)} results have the same bits; {program.be.graphs!r}"
+
+    def streams(threads: bool) -> str:
+        cupy = load_runtime("gpu").cupy
+        programs = [Program(Backend("gpu", rng_seed=seed)) for seed in (1, 2)]
+        wanted = []
+        for program in programs:
+            program.run(False)
+            wanted.append(program.bits())
+        places, errors = [cupy.cuda.Stream(non_blocking=True) for _ in programs], list[BaseException]()
+
+        def work(n: int, times: int) -> None:
+            try:
+                cupy.cuda.Device(0).use()
+                with places[n]:
+                    for _ in range(times):
+                        programs[n].run(True)
+                places[n].synchronize()
+            except BaseException as error:
+                errors.append(error)
+
+        cupy.cuda.Device().synchronize()
+        for _ in range(1 if run.quick else 2 * REPEATS):
+            if threads:
+                both = [threading.Thread(target=work, args=(n, 2 + REPEATS)) for n in range(2)]
+                for thread in both:
+                    thread.start()
+                for thread in both:
+                    thread.join()
+            else:
+                for n in (0, 1, 0, 1):
+                    work(n, 1)
+            cupy.cuda.Device().synchronize()
+            for error in errors:
+                raise error
+            for n, program in enumerate(programs):
+                same(f"stream {n}", wanted[n], program.bits())
+        return f"{len(wanted[0])} results of two {'threads' if threads else 'streams'} have the same bits"
+
+    run.row("replays on poisoned memory", poisoned)
+    run.row("two streams", lambda: streams(False))
+    run.row("two threads", lambda: streams(True))
+    if run.device == "cuda":
+        run.row("training with graphs", gpu_check.graphs)
+
+
+# --- D: old and new kernels ------------------------------------------------------------------------------------------
+
+# {name: a function of a backend that returns the works of an old and of a new kernel}; each is replayed as a graph
+COMPARED: dict[str, Callable[[Backend], dict[str, Callable[[], object]]]] = {}
+
+
+def compare(run: Run) -> None:
+    """Old and new kernels in one process, replayed."""
+    of = SimpleNamespace(cupy=load_runtime("gpu").cupy, small=run.quick)
+
+    def times(make: Callable[[Backend], dict[str, Any]]) -> dict[str, float]:
+        NervanaObject.be = be = Backend("gpu", rng_seed=1)
+        works = {name: lambda name=name, work=work: be.replay(name, work) for name, work in make(be).items()}
+        found, _ = gpu.measure(of, gpu.Case(works), ROUNDS)  # type: ignore[arg-type]
+        return {name: sorted(seconds)[len(seconds) // 2] * 1e6 for name, seconds in found.items()}
+
+    for name, make in COMPARED.items():
+        run.row(name, lambda make=make: times(make))
+    if not COMPARED:
+        run.row("old and new", lambda: "nothing to compare")
+
+
+# --- E: plans of cuDNN -----------------------------------------------------------------------------------------------
+
+SWEPT = {  # C, K, H = W, R = S, stride, padding, of 128 images
+    "chain": (64, 64, 56, 3, 1, 1),
+    "cifar 1": (3, 16, 32, 5, 1, 0),
+    "cifar 2": (16, 32, 14, 5, 1, 0),
+    "resnet 3": (3, 16, 32, 3, 1, 1),
+    "resnet 16": (16, 16, 32, 3, 1, 1),
+    "resnet 16 by 2": (16, 32, 32, 3, 2, 1),
+    "resnet 32": (32, 32, 16, 3, 1, 1),
+    "resnet 32 by 2": (32, 64, 16, 3, 2, 1),
+    "resnet 64": (64, 64, 8, 3, 1, 1),
+}
+
+
+class AnyPlan:
+    """A frontend of cuDNN that deselects no nondeterministic plans."""
+
+    def __init__(self, frontend: Any) -> None:
+        self.frontend, notes = frontend, frontend.numerical_note
+        names = ("REDUCED_PRECISION_REDUCTION", "TENSOR_CORE", "DOWN_CONVERT_INPUTS")
+        first = {"NONDETERMINISTIC": notes.REDUCED_PRECISION_REDUCTION}
+        self.numerical_note = SimpleNamespace(**first, **{name: getattr(notes, name) for name in names})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.frontend, name)
+
+
+class TimedPlans(convolution.Cudnn):
+    """cuDNN that records the engine, workspace and microseconds of each plan that it times, in ``found``."""
+
+    def __init__(self, frontend: Any, cudnn: Any, cupy: Any) -> None:
+        def seconds(f: Callable[[], None]) -> float:
+            f()
+            best = min(gpu.between_events(cupy, f, 5) for _ in range(REPEATS))
+            self.found[-1]["us"] = round(best * 1e6, 2)
+            return best
+
+        super().__init__(frontend, cudnn.stream, seconds)
+        self.found: list[dict[str, Any]] = []
+
+    def execute(self, plan: Any, addresses: Any, workspace: int) -> None:
+        super().execute(plan, addresses, workspace)
+        if not self.found or self.found[-1]["index"] != plan.plan_index:
+            name = getattr(plan.graph, "get_plan_name_at_index", str)(plan.plan_index)
+            self.found.append({"index": plan.plan_index, "engine": name, "workspace": plan.workspace_bytes})
+
+
+def nchw_dims_strides(shape: Any, is_2d: bool) -> tuple[list[int], list[int]]:
+    """Return the dimensions and strides of images in the order (N, C, D, H, W) in memory."""
+    C, D, H, W, N = shape
+    sizes, strides = [N, C, D, H, W], [C * D * H * W, D * H * W, H * W, W, 1]
+    return [x[:2] + x[2 + is_2d :] for x in (sizes, strides)]  # type: ignore[return-value]
+
+
+@contextmanager
+def layout(name: str) -> Iterator[None]:
+    """Let plans read and write images in a layout."""
+    before = convolution.nhwc_dims_strides
+    convolution.nhwc_dims_strides = before if name == "NHWC" else nchw_dims_strides
+    try:
+        yield
+    finally:
+        convolution.nhwc_dims_strides = before
+
+
+def plans(run: Run) -> None:
+    """The first plans of cuDNN for each convolution, timed; FOLDER/plans.json is the table of the fastest ones."""
+    be = Backend("gpu", rng_seed=1)
+    cudnn, cupy = be.runtime.driver.cudnn, be.runtime.cupy
+    if cudnn is None:
+        run.row("plans", lambda: "nvidia-cudnn-frontend is not installed")
+        return
+    convolution.MAX_AUTOTUNE_PLANS = 4
+    frontends = {"deterministic": cudnn.frontend, "any": AnyPlan(cudnn.frontend)}
+    of = {notes: TimedPlans(frontend, cudnn, cupy) for notes, frontend in frontends.items()}
+
+    @lru_cache(1)
+    def operands(layer: Any) -> list[Any]:
+        arrays = [be.empty(shape, dtype=layer.dtype) for shape in (layer.dimI, layer.dimF, layer.dimO)]
+        return [be.fill_normal(array) or array for array in arrays]
+
+    def timed(layer: Any, operation: str, kind: str, order: str, notes: str) -> list[dict[str, Any]]:
+        i, f, o = (be.runtime.address_and_strides(x._array)[0] for x in operands(layer))
+        addresses = {"fprop": (i, f, o), "dgrad": (o, f, i), "wgrad": (i, o, f)}[operation]
+        space, plans = be.primitives._workspace_address, of[notes]
+        plans.found = []
+        with layout(order), suppress(*plans.errors):  # it has no plan
+            plans._build_plan(operation, layer, kind == gpu.TF32, addresses, space, False, False, 1 << 30)
+        return sorted((plan for plan in plans.found if "us" in plan), key=lambda plan: plan["us"])
+
+    geometries = {"quick": (3, 4, 6, 3, 1, 1)} if run.quick else SWEPT
+    for kind, (name, (C, K, H, R, stride, pad)) in product(
+        ("float16", gpu.TF32, "float32", "bfloat16"), geometries.items()
+    ):
+        layer = be.conv_layer(
+            gpu.KINDS[kind], 2 if run.quick else 128, C, K, 1, H, H, 1, R, R, 0, pad, pad, 1, stride, stride
+        )
+        for operation, notes, order in product(("fprop", "dgrad", "wgrad"), of, ("NHWC", "NCHW")):
+            words = f"{name}, {operation}, {kind}, {order}, {notes}"
+            run.row(words, partial(timed, layer, operation, kind, order, notes))
+    found = {row["name"]: row["found"][0] for row in read(run.out) if row["part"] == run.part and row["found"]}
+    (run.out / "plans.json").write_text(json.dumps(found, indent=1, default=str))
+
+
+# --- F and G: times beside every peer; H: where the time goes --------------------------------------------------------
+
+
+def names_of(part: str) -> list[str]:
+    """Return the names of the rows of part F or G."""
+    return [name for name in gpu.CASES if name.startswith(IN_G) == (part == "G")]
+
+
+def times(run: Run) -> None:
+    """Rows of benchmarks/gpu.py, eager and replayed, with every peer."""
+    of = gpu.Libraries(load_runtime("gpu"), run.quick, compiled=not run.quick, device=run.device)
+    for name in names_of(run.part):
+        run.row(name, lambda name=name: gpu.row(of, name, gpu.QUICK_ROUNDS if run.quick else ROUNDS)[1])
+
+
+def fill(run: Run, n: int) -> None:
+    """Fill the caches of torch.compile and NVRTC with every sixth row."""
+    of = gpu.Libraries(load_runtime("gpu"), True, device=run.device)
+    of.small, of.jax = run.quick, None
+    for name in [*names_of("F"), *names_of("G")][n::FILLERS]:
+        with suppress(Exception):
+            NervanaObject.be = be = Backend(of.runtime, rng_seed=1)
+            of.multiply(gpu.TF32 in name)
+            if work := gpu.CASES[name](of, be).peers.get(gpu.COMPILED):
+                work()
+
+
+def shares(spans: list[tuple[str, float, float]]) -> dict[str, Any]:
+    """Return the microseconds of a replay, the share in which kernels run, their number, and the longest ones."""
+    total = dict[str, list[float]]()
+    for kernel, start, end in spans:
+        total.setdefault(kernel[:60], []).append(end - start)
+    elapsed = max((end for *_, end in spans), default=0) - min((start for _, start, _ in spans), default=0)
+    ranked = sorted(total.items(), key=lambda item: -sum(item[1]))[:12]
+    return {
+        "us": round(elapsed / REPEATS, 1),
+        "busy": round(sum(map(sum, total.values())) / (elapsed or 1), 3),
+        "kernels": len(spans) / REPEATS,
+        "top": {kernel: [len(us) / REPEATS, round(sum(us) / REPEATS, 1)] for kernel, us in ranked},
+    }
+
+
+def profile(run: Run) -> None:
+    """Kernels of a replay by their share of its time, by PyTorch's profiler."""
+    of = gpu.Libraries(load_runtime("gpu"), True, found=False)
+    of.small = run.quick
+
+    def kernels_of(name: str) -> dict[str, Any]:
+        if not find_spec("torch"):
+            raise NotRun("PyTorch, whose profiler is used, is not installed")
+        from torch.autograd import DeviceType
+        from torch.profiler import ProfilerActivity, profile
+
+        NervanaObject.be = be = Backend(of.runtime, rng_seed=1)
+        of.multiply(gpu.TF32 in name)
+        work, wait = gpu.CASES[name](of, be).peers[gpu.REPLAYED], of.cupy.cuda.Device().synchronize
+        for _ in range(5):
+            work()
+        wait()
+        with profile(activities=[getattr(ProfilerActivity, run.device.upper())]) as found:
+            for _ in range(REPEATS):
+                work()
+            wait()
+        device = getattr(DeviceType, run.device.upper())
+        spans = [(e.name, e.time_range.start, e.time_range.end) for e in found.events() if e.device_type == device]
+        return shares(spans)
+
+    chosen = ("softmax", "batch norm", "step: ", "3 x conv", "attention")
+    for name in gpu.CASES:
+        if name.startswith(chosen) and not (run.quick and name != "step: mlp"):
+            run.row(name, lambda name=name: kernels_of(name))
+
+
+def sanitizer(run: Run) -> None:
+    """memcheck and racecheck of every kind of kernel."""
+    for name in gpu_check.CLEAN:
+        run.row(name, lambda name=name: gpu_check.sanitized(name))
+
+
+# --- running them ----------------------------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """What a part does, its share of the seconds, and whether other processes fill caches meanwhile."""
+
+    work: Callable[[Run], None]
+    seconds: float
+    beside_fillers: bool = False
+
+
+PARTS = {
+    "A": Part(machine, 15),
+    "B": Part(kernels, 45, True),
+    "C": Part(replays, 30, True),
+    "D": Part(compare, 30),
+    "E": Part(plans, 80),
+    "F": Part(times, 140),
+    "G": Part(times, 80),
+    "H": Part(profile, 35),
+    "I": Part(sanitizer, 40),
+}
+
+
+@contextmanager
+def gpu_or_stand_in(quick: bool) -> Iterator[str]:
+    """Yield the device of PyTorch and JAX; with ``quick`` and without CuPy, use stand-ins for CuPy and cuDNN."""
+    if not quick or find_spec("cupy"):
+        yield "cuda"
+        return
+    from helpers.standin_cudnn import Frontend
+    from helpers.standin_cupy import installed
+
+    with installed():
+        sys.modules["cudnn"] = Frontend()  # type: ignore[assignment]
+        yield "cpu"
+
+
+def run_here(part: str, out: Path, end: float, quick: bool) -> None:
+    """Run a part, or with a digit a process that fills caches, in this process."""
+    with gpu_or_stand_in(quick) as device:
+        run = Run(part, out, end, quick, device)
+        if part.isdigit():
+            fill(run, int(part))
+        else:
+            PARTS[part].work(run)
+
+
+def start(part: str, out: Path, seconds: float, quick: bool) -> subprocess.Popen[bytes]:
+    """Start the process of a part, whose output is appended to the log."""
+    paths = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
+    end = time.monotonic() + 0.9 * seconds  # of a clock that all processes share
+    command = [sys.executable, __file__, "--out", str(out), "--part", part, "--end", str(end)]
+    with (out / "log.txt").open("ab") as log:
+        return subprocess.Popen(
+            [*command, *["--quick"] * quick], stdout=log, stderr=log, env=environment, start_new_session=True
+        )
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run_part(part: str, out: Path, seconds: float, quick: bool) -> None:
+    """Run a part in a separate process for at most so many seconds, and append its verdict."""
+    begin, words = time.monotonic(), ""
+    process = start(part, out, seconds, quick)
+    try:
+        code = process.wait(seconds)
+        words = f"it ended with {code}" if code else ""
+    except subprocess.TimeoutExpired:
+        words = f"it took longer than {seconds:.0f} s"
+    finally:
+        kill(process)
+    rows = [row for row in read(out) if row["part"] == part and row["name"]]
+    bad = [row["name"] for row in rows if row["verdict"] != PASSED]
+    verdict = FAILED if words or bad or not rows else PASSED
+    words = f"{words}; " * bool(words) + f"{len(rows) - len(bad)} rows" + (f", not {'; '.join(bad)}" if bad else "")
+    append(out, part=part, name="", verdict=verdict, seconds=time.monotonic() - begin, found=words)
+
+
+def run_parts(parts: list[str], out: Path, seconds: float, quick: bool) -> None:
+    """Run parts one after another; time that one leaves is shared by the later ones."""
+    end, fillers = time.monotonic() + seconds, list[subprocess.Popen[bytes]]()
+    try:
+        for n, part in enumerate(parts):
+            if PARTS[part].beside_fillers and not (fillers or quick):
+                fillers = [start(str(k), out, 600, quick) for k in range(FILLERS)]
+            if not PARTS[part].beside_fillers:
+                while fillers:
+                    kill(fillers.pop())
+            shares = [PARTS[later].seconds for later in parts[n:]]
+            left = max(1.0, end - time.monotonic()) * shares[0] / sum(shares)
+            run_part(part, out, left, quick)
+            print(line(next(row for row in read(out) if row["part"] == part and not row["name"])), flush=True)
+    finally:
+        for process in fillers:
+            kill(process)
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return the line of a row in the table."""
+    found, head = row["found"], f"{row['part']} {row['name']}".strip()
+    if row["verdict"] == PASSED and isinstance(found, dict) and "targets" in found:  # of benchmarks/gpu.py
+        cells = [f"{SHORT[peer]} {seconds * 1e6:.4g}" for peer, seconds in found["seconds"].items()]
+        cells += [f"{SHORT[peer]} FAILED" for peer in found.get("errors", ())]
+        return f"{head}: us {', '.join(cells)}; {'; '.join(text + ' !' * (not ok) for text, ok in found['targets'])}"
+    if isinstance(found, dict) and "top" in found:  # a profile
+        top = ", ".join(f"{kernel[:20]} {us}" for kernel, (_, us) in list(found["top"].items())[:2])
+        return f"{head}: {found['us']} us, busy {found['busy']:.0%}, {found['kernels']:g} kernels: {top}"
+    return f"{head}: {row['verdict']} {row['seconds']:.1f} s {' '.join(str(found).split())[:MAX_WORDS]}"
+
+
+def table(out: Path) -> str:
+    """Return in at most ``MAX_OUTPUT`` characters: parts, some failures of each, times, profiles, and other rows."""
+    parts, failures, times, others = list[str](), list[str](), list[str](), list[str]()
+    for row in read(out):
+        if not row["name"]:
+            parts.append(line(row))
+        elif row["verdict"] != PASSED:
+            failures += [line(row)] if sum(x.startswith(row["part"]) for x in failures) < MAX_FAILURES else []
+        elif row["part"] != "E":  # whose rows are in plans.json
+            (times if row["part"] in "FGH" else others).append(line(row))
+    text = "\n".join((*sorted(parts), *failures, *times, *others))
+    return text if len(text) <= MAX_OUTPUT else f"{text[: MAX_OUTPUT - 30]}\n... the rest is in rows.jsonl"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of rows.jsonl, log.txt and plans.json")
+    parser.add_argument("--seconds", type=float, default=530, help="of all parts")
+    parser.add_argument("--only", default="".join(PARTS), help='letters of parts, or "failed"')
+    parser.add_argument("--quick", action="store_true", help="tiny arrays; without CuPy on stand-ins")
+    parser.add_argument("--part", help="run a part in this process")
+    parser.add_argument("--end", type=float, help="of this part, by time.monotonic()")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.part:
+        run_here(options.part, options.out, options.end, options.quick)
+        return 0
+    passed = {row["part"] for row in read(options.out) if not row["name"] and row["verdict"] == PASSED}
+    parts = [part for part in PARTS if (part not in passed if options.only == "failed" else part in options.only)]
+    run_parts(parts, options.out, options.seconds, options.quick)
+    print(f"\n{table(options.out)}")
+    verdicts = {row["verdict"] for row in read(options.out) if not row["name"]}
+    return int(verdicts != {PASSED})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
