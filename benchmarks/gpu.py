@@ -94,13 +94,15 @@ class Libraries:
         self.bandwidth = bandwidth(self.cupy, 10**6 if small else 10**9)
         self.rates = {kind: self.rate(kind, 64 if small else 8192) for kind in KINDS}
 
-    def multiply(self, tf32: bool) -> None:
-        """Let all libraries multiply float32 as TF32, or as float32."""
+    def multiply(self, name: str) -> None:
+        """Let all libraries multiply float32 as TF32 if the name of a case says so, else as float32."""
+        tf32 = TF32 in name
         self.runtime.driver.tf32 = tf32
         if self.torch:
             self.torch.backends.cuda.matmul.allow_tf32 = self.torch.backends.cudnn.allow_tf32 = tf32
         if self.jax:
-            self.jax.config.update("jax_default_matmul_precision", "tensorfloat32" if tf32 else "highest")
+            precision = "tensorfloat32" if tf32 else None if "float16" in name else "highest"
+            self.jax.config.update("jax_default_matmul_precision", precision)
 
     def flags(self) -> dict[str, str]:
         """Return the settings that decide whether float32 is multiplied as TF32."""
@@ -117,7 +119,7 @@ class Libraries:
         """Return the operations per second of PyTorch's product of two large random matrices; 0 without PyTorch."""
         if not self.torch:
             return 0.0
-        self.multiply(kind == TF32)
+        self.multiply(kind)
         x = self.torch.randn(n, n, device=self.device).to(getattr(self.torch, KINDS[kind]))
         between_events(self.cupy, lambda: x @ x, 3)
         return 2 * n**3 / min(between_events(self.cupy, lambda: x @ x, 10) for _ in range(3))
@@ -524,13 +526,18 @@ def evaluate(case: Case, times: dict[str, list[float]], floor: float) -> tuple[l
     return words, {"seconds": medians, "of floor": floor / medians[best] if floor else None, "targets": targets}
 
 
-def row(of: Libraries, name: str, rounds: int) -> tuple[list[str], dict[str, Any]]:
-    """Measure a case; return the cells of its row, and its record."""
+def prepare(of: Libraries, name: str) -> Case:
+    """Return a case, with a new backend as the current one."""
     NervanaObject.be = be = Backend(of.runtime, rng_seed=1)
-    of.multiply(TF32 in name)
+    of.multiply(name)
     if of.torch:
         of.torch.compiler.reset()  # a function compiled for too many networks would not be compiled for the next
-    case = CASES[name](of, be)
+    return CASES[name](of, be)
+
+
+def row(of: Libraries, name: str, rounds: int) -> tuple[list[str], dict[str, Any]]:
+    """Measure a case; return the cells of its row, and its record."""
+    case = prepare(of, name)
     rate = of.rates[case.kind]
     floor = max(case.nbytes / of.bandwidth, case.flops / rate if rate else 0.0)
     times, errors = measure(of, case, rounds)
