@@ -16,12 +16,13 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from importlib.util import find_spec
@@ -30,6 +31,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import gpu
 import gpu_check
@@ -107,10 +109,10 @@ def machine(run: Run) -> None:
     """Versions, clocks, the bandwidth of a copy, and the rates of products of random matrices."""
 
     def clocks() -> str:
-        query = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
+        query = "--query-gpu=name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
         if not (tool := shutil.which("nvidia-smi")):
             raise NotRun("nvidia-smi is not installed")
-        return subprocess.check_output([tool, f"--query-gpu={query}", "--format=csv,noheader"], text=True).strip()
+        return subprocess.check_output([tool, query, "--format=csv,noheader"], text=True).strip()
 
     def speeds() -> dict[str, float]:
         of = gpu.Libraries(load_runtime("gpu"), run.quick, device=run.device)
@@ -118,11 +120,9 @@ def machine(run: Run) -> None:
         return {"copy TB/s": round(of.bandwidth / 1e12, 3), **rates}
 
     run.row("versions", lambda: gpu.machine("neonlite", "cupy-cuda13x", "nvidia-cudnn-frontend", "torch", "jax"))
-    run.row("packages", gpu_check.packages)
-    run.row("libraries", gpu_check.device)
-    run.row("clocks before", clocks)
-    run.row("speeds", speeds)
-    run.row("clocks after", clocks)
+    rows = {"packages": gpu_check.packages, "libraries": gpu_check.device, "clocks before": clocks, "speeds": speeds}
+    for name, work in (rows | {"clocks after": clocks}).items():
+        run.row(name, work)
 
 
 # --- B and C: results ------------------------------------------------------------------------------------------------
@@ -131,11 +131,11 @@ def machine(run: Run) -> None:
 def kernels(run: Run) -> None:
     """Results of every kind of kernel, and of convolutions, beside the CPU's."""
     run.row("k = 65536 in 16 bit", long_sums)
-    if run.device == "cuda":
-        run.row("kernels", gpu_check.kernels)
     if run.quick:
         gpu_check.GEOMETRIES[:] = gpu_check.GEOMETRIES[2:3]
     run.row("convolutions by cuDNN", lambda: gpu_check.convolutions(True))
+    if run.device == "cuda":
+        run.row("kernels", gpu_check.kernels)
     run.row("convolutions without cuDNN", lambda: gpu_check.convolutions(False))
 
 
@@ -204,59 +204,45 @@ def same(what: str, wanted: list[bytes], found: list[bytes]) -> None:
 
 
 def replays(run: Run) -> None:
-    """The bits of graphs, of poisoned results, of two streams and of two threads."""
+    """The bits of eager work beside those of replays, on poisoned memory, on streams and in threads at a time."""
+    cupy = load_runtime("gpu").cupy
 
-    def poisoned() -> str:
-        program = Program(Backend("gpu", rng_seed=1))
-        program.run(False)
-        wanted = program.bits()
-        for _ in range(2 + REPEATS):
-            program.run(True)
-            same("a replay", wanted, program.bits())
-        if run.device == "cuda" and "captured" not in f"{program.be.graphs!r}":
-            raise AssertionError(f"expected a captured graph, got {program.be.graphs!r}")
-        return f"{len(wanted)} results have the same bits; {program.be.graphs!r}"
-
-    def streams(threads: bool) -> str:
-        cupy = load_runtime("gpu").cupy
-        programs = [Program(Backend("gpu", rng_seed=seed)) for seed in (1, 2)]
-        wanted = []
+    def check(number: int, in_threads: bool) -> str:
+        programs = [Program(Backend("gpu", rng_seed=seed + 1)) for seed in range(number)]
+        streams, wanted = [cupy.cuda.Stream(non_blocking=True) for _ in programs], []
         for program in programs:
             program.run(False)
             wanted.append(program.bits())
-        places, errors = [cupy.cuda.Stream(non_blocking=True) for _ in programs], list[BaseException]()
-
-        def work(n: int, times: int) -> None:
-            try:
-                cupy.cuda.Device(0).use()
-                with places[n]:
-                    for _ in range(times):
-                        programs[n].run(True)
-                places[n].synchronize()
-            except BaseException as error:
-                errors.append(error)
-
         cupy.cuda.Device().synchronize()
-        for _ in range(1 if run.quick else 2 * REPEATS):
-            if threads:
-                both = [threading.Thread(target=work, args=(n, 2 + REPEATS)) for n in range(2)]
-                for thread in both:
-                    thread.start()
-                for thread in both:
-                    thread.join()
+
+        def work(n: int) -> None:
+            cupy.cuda.Device(0).use()
+            with streams[n]:
+                programs[n].run(True)
+
+        def work_often(n: int) -> str:
+            for _ in range(2 + REPEATS):  # the third is captured
+                work(n)
+            return repr(programs[n].be.graphs)
+
+        for _ in range(1 if run.quick else REPEATS):
+            if in_threads:
+                with ThreadPoolExecutor(number) as pool:
+                    graphs = list(pool.map(work_often, range(number)))
             else:
-                for n in (0, 1, 0, 1):
-                    work(n, 1)
+                for n in [*range(number)] * (2 + REPEATS):
+                    work(n)
+                graphs = [repr(program.be.graphs) for program in programs]
             cupy.cuda.Device().synchronize()
-            for error in errors:
-                raise error
             for n, program in enumerate(programs):
                 same(f"stream {n}", wanted[n], program.bits())
-        return f"{len(wanted[0])} results of two {'threads' if threads else 'streams'} have the same bits"
+                if run.device == "cuda" and "captured" not in graphs[n]:
+                    raise AssertionError(f"expected a captured graph, got {graphs[n]}")
+        return f"{len(wanted[0])} results have the same bits"
 
-    run.row("replays on poisoned memory", poisoned)
-    run.row("two streams", lambda: streams(False))
-    run.row("two threads", lambda: streams(True))
+    run.row("replays on poisoned memory", partial(check, 1, False))
+    run.row("replays on two streams", partial(check, 2, False))
+    run.row("replays in two threads", partial(check, 2, True))
     if run.device == "cuda":
         run.row("training with graphs", gpu_check.graphs)
 
@@ -269,43 +255,34 @@ COMPARED: dict[str, Callable[[Backend], dict[str, Callable[[], object]]]] = {}
 
 def compare(run: Run) -> None:
     """Old and new kernels in one process, replayed."""
-    of = SimpleNamespace(cupy=load_runtime("gpu").cupy, small=run.quick)
+    of: Any = SimpleNamespace(cupy=load_runtime("gpu").cupy, small=run.quick)
 
-    def times(make: Callable[[Backend], dict[str, Any]]) -> dict[str, float]:
+    def microseconds(make: Callable[[Backend], dict[str, Any]]) -> dict[str, float]:
         NervanaObject.be = be = Backend("gpu", rng_seed=1)
-        works = {name: lambda name=name, work=work: be.replay(name, work) for name, work in make(be).items()}
+        works = {name: partial(be.replay, name, work) for name, work in make(be).items()}
         found, _ = gpu.measure(of, gpu.Case(works), ROUNDS)  # type: ignore[arg-type]
-        return {name: sorted(seconds)[len(seconds) // 2] * 1e6 for name, seconds in found.items()}
+        return {name: statistics.median(seconds) * 1e6 for name, seconds in found.items()}
 
     for name, make in COMPARED.items():
-        run.row(name, lambda make=make: times(make))
+        run.row(name, partial(microseconds, make))
     if not COMPARED:
         run.row("old and new", lambda: "nothing to compare")
 
 
 # --- E: plans of cuDNN -----------------------------------------------------------------------------------------------
 
-SWEPT = {  # C, K, H = W, R = S, stride, padding, of 128 images
-    "chain": (64, 64, 56, 3, 1, 1),
-    "cifar 1": (3, 16, 32, 5, 1, 0),
-    "cifar 2": (16, 32, 14, 5, 1, 0),
-    "resnet 3": (3, 16, 32, 3, 1, 1),
-    "resnet 16": (16, 16, 32, 3, 1, 1),
-    "resnet 16 by 2": (16, 32, 32, 3, 2, 1),
-    "resnet 32": (32, 32, 16, 3, 1, 1),
-    "resnet 32 by 2": (32, 64, 16, 3, 2, 1),
-    "resnet 64": (64, 64, 8, 3, 1, 1),
-}
+# C, K, H = W, R = S, stride and padding of convolutions of 128 images: of the chain, of cifar and of resnet
+SWEPT = "64 64 56 3 1 1; 3 16 32 5 1 0; 16 32 14 5 1 0; 3 16 32 3 1 1; 16 16 32 3 1 1; 16 32 32 3 2 1; "
+SWEPT += "32 32 16 3 1 1; 32 64 16 3 2 1; 64 64 8 3 1 1"
 
 
 class AnyPlan:
     """A frontend of cuDNN that deselects no nondeterministic plans."""
 
     def __init__(self, frontend: Any) -> None:
-        self.frontend, notes = frontend, frontend.numerical_note
         names = ("REDUCED_PRECISION_REDUCTION", "TENSOR_CORE", "DOWN_CONVERT_INPUTS")
-        first = {"NONDETERMINISTIC": notes.REDUCED_PRECISION_REDUCTION}
-        self.numerical_note = SimpleNamespace(**first, **{name: getattr(notes, name) for name in names})
+        notes = {name: getattr(frontend.numerical_note, name) for name in names}
+        self.frontend, self.numerical_note = frontend, SimpleNamespace(NONDETERMINISTIC=notes[names[0]], **notes)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.frontend, name)
@@ -338,15 +315,7 @@ def nchw_dims_strides(shape: Any, is_2d: bool) -> tuple[list[int], list[int]]:
     return [x[:2] + x[2 + is_2d :] for x in (sizes, strides)]  # type: ignore[return-value]
 
 
-@contextmanager
-def layout(name: str) -> Iterator[None]:
-    """Let plans read and write images in a layout."""
-    before = convolution.nhwc_dims_strides
-    convolution.nhwc_dims_strides = before if name == "NHWC" else nchw_dims_strides
-    try:
-        yield
-    finally:
-        convolution.nhwc_dims_strides = before
+LAYOUTS = {"NHWC": convolution.nhwc_dims_strides, "NCHW": nchw_dims_strides}
 
 
 def plans(run: Run) -> None:
@@ -370,21 +339,18 @@ def plans(run: Run) -> None:
         addresses = {"fprop": (i, f, o), "dgrad": (o, f, i), "wgrad": (i, o, f)}[operation]
         space, plans = be.primitives._workspace_address, of[notes]
         plans.found = []
-        with layout(order):
+        with patch.object(convolution, "nhwc_dims_strides", LAYOUTS[order]):
             try:
                 plans._build_plan(operation, layer, kind == gpu.TF32, addresses, space, False, False, 1 << 30)
             except plans.errors as error:
                 print(f"no plan: {error}")
         return sorted((plan for plan in plans.found if "us" in plan), key=lambda plan: plan["us"])
 
-    geometries = {"quick": (3, 4, 6, 3, 1, 1)} if run.quick else SWEPT
-    for kind, (name, (C, K, H, R, stride, pad)) in product(
-        ("float16", gpu.TF32, "float32", "bfloat16"), geometries.items()
-    ):
-        layer = be.conv_layer(
-            gpu.KINDS[kind], 2 if run.quick else 128, C, K, 1, H, H, 1, R, R, 0, pad, pad, 1, stride, stride
-        )
-        for operation, notes, order in product(("fprop", "dgrad", "wgrad"), of, ("NHWC", "NCHW")):
+    N, geometries = (2, "3 4 6 3 1 1") if run.quick else (128, SWEPT)
+    for kind, name in product(("float16", gpu.TF32, "float32", "bfloat16"), geometries.split("; ")):
+        C, K, H, R, stride, pad = map(int, name.split())
+        layer = be.conv_layer(gpu.KINDS[kind], N, C, K, 1, H, H, 1, R, R, 0, pad, pad, 1, stride, stride)
+        for operation, notes, order in product(("fprop", "dgrad", "wgrad"), of, LAYOUTS):
             words = f"{name}, {operation}, {kind}, {order}, {notes}"
             run.row(words, partial(timed, layer, operation, kind, order, notes))
     found = {row["name"]: row["found"][0] for row in read(run.out) if row["part"] == run.part and row["found"]}
@@ -461,13 +427,13 @@ def profile(run: Run) -> None:
     chosen = ("softmax", "batch norm", "step: ", "3 x conv", "attention")
     for name in gpu.CASES:
         if name.startswith(chosen) and not (run.quick and name != "step: mlp"):
-            run.row(name, lambda name=name: kernels_of(name))
+            run.row(name, partial(kernels_of, name))
 
 
 def sanitizer(run: Run) -> None:
     """memcheck and racecheck of every kind of kernel."""
     for name in gpu_check.CLEAN:
-        run.row(name, lambda name=name: gpu_check.sanitized(name))
+        run.row(name, partial(gpu_check.sanitized, name))
 
 
 # --- running them ----------------------------------------------------------------------------------------------------

@@ -185,9 +185,8 @@ def test_parts_run_on_stand_ins(kernels: str, tmp_path: Path, monkeypatch: pytes
     """Without kernels: those that need none; each other row is of fractions of a second."""
     monkeypatch.setenv("NEONLITE_KERNELS", kernels)
     monkeypatch.setattr(gpu_run, "find_spec", lambda name: None)
-    monkeypatch.setattr(
-        gpu_run, "names_of", lambda part: ["step: mlp" if part == "F" else "product of 8192 x 8192, TF32"]
-    )
+    names = {"F": ["step: mlp"], "G": ["product of 8192 x 8192, TF32"]}
+    monkeypatch.setattr(gpu_run, "names_of", names.get)
     monkeypatch.setattr(gpu_run.shutil, "which", lambda name: None)
     parts = "AFGDHI" if kernels == "0" else "BCE"
     for part in parts:
@@ -211,10 +210,10 @@ def test_sums_that_are_rounded_twice_are_reported(monkeypatch: pytest.MonkeyPatc
         return be.array(parts[0], dtype=str(x.dtype)) + be.array(parts[1], dtype=str(x.dtype))
 
     with installed():
-        assert gpu_run.long_sums() == "each sum is rounded once"
+        assert gpu_run.long_sums(4096) == "each sum is rounded once"
         monkeypatch.setattr(gpu_run.Backend, "dot", dot)
-        with pytest.raises(AssertionError, match="float16: .* sums are not rounded once"):
-            gpu_run.long_sums()
+        with pytest.raises(AssertionError, match=r"float16: .* sums are not rounded once"):
+            gpu_run.long_sums(4096)
 
 
 def test_results_with_other_bits_are_reported() -> None:
