@@ -1,12 +1,14 @@
-"""Decide in one run of minutes on a GPU: is everything right, and how fast is it beside every peer?
+"""Check the results of a GPU, and measure its times beside every peer, in one run of minutes.
 
 PYTHONPATH=. python3 benchmarks/gpu_run.py --out FOLDER --seconds 530
 PYTHONPATH=. python3 benchmarks/gpu_run.py --out FOLDER --seconds 170 --only failed    # FOLDER has the rows.jsonl
 PYTHONPATH=. python3 benchmarks/gpu_run.py --out FOLDER --seconds 240 --quick          # tiny; also without a GPU
 
 Each part is a separate process with a time limit. Its rows are appended to FOLDER/rows.jsonl at once, and its output to
-FOLDER/log.txt, so that a part that crashes or hangs loses nothing and stops no other. ``--only`` also takes letters of
-parts. A table comes last. Packages that are not installed are reported, and are no failure; neither is a slow row.
+FOLDER/log.txt, so that a part that crashes or hangs loses nothing and stops no other. A table comes last. ``--only``
+also takes letters of parts: A the machine, B kernels, C replays, D old and new kernels, E plans of cuDNN, F and G times
+beside every peer, H profiles, I compute-sanitizer. Packages that are not installed are reported, and are no failure;
+neither is a slow row.
 """
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ class Run(NamedTuple):
         if start > self.end:
             verdict, found = NOT_RUN, "the time was over"
         else:
+            append(self.out, part=self.part, name=name, verdict=FAILED, seconds=0.0, found="it broke off")
             try:
                 found = work()
             except NotRun as reason:
@@ -353,7 +356,8 @@ def plans(run: Run) -> None:
         for operation, notes, order in product(("fprop", "dgrad", "wgrad"), of, LAYOUTS):
             words = f"{name}, {operation}, {kind}, {order}, {notes}"
             run.row(words, partial(timed, layer, operation, kind, order, notes))
-    found = {row["name"]: row["found"][0] for row in read(run.out) if row["part"] == run.part and row["found"]}
+    rows = [row for row in read(run.out) if row["part"] == run.part and row["verdict"] == PASSED]
+    found = {row["name"]: row["found"][0] for row in rows if row["found"]}
     (run.out / "plans.json").write_text(json.dumps(found, indent=1, default=str))
 
 
@@ -368,7 +372,8 @@ def names_of(part: str) -> list[str]:
 def times(run: Run) -> None:
     """Rows of benchmarks/gpu.py, eager and replayed, with every peer."""
     of = gpu.Libraries(load_runtime("gpu"), run.quick, compiled=not run.quick, device=run.device)
-    for name in names_of(run.part):
+    failed = {row["name"] for row in read(run.out) if row["verdict"] == FAILED}  # they come last: one may have hung
+    for name in sorted(names_of(run.part), key=failed.__contains__):
         run.row(name, lambda name=name: gpu.row(of, name, gpu.QUICK_ROUNDS if run.quick else ROUNDS)[1])
 
 
@@ -577,6 +582,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--end", type=float, help="of this part, by time.monotonic()")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes end, too
     if options.part:
         run_here(options.part, options.out, options.end, options.quick)
         return 0

@@ -75,7 +75,8 @@ def test_parts_that_crash_hang_or_are_killed_stop_no_others(
     assert found["D"][1] == "1 rows, not fourth"
     assert [row["name"] for row in gpu_run.read(tmp_path) if row["part"] == "B"] == ["second", ""]
     (child,) = (row["name"] for row in gpu_run.read(tmp_path) if row["name"].isdigit())
-    assert "Z" in Path(f"/proc/{child}/stat").read_text().split()[2] if Path(f"/proc/{child}").exists() else True
+    state = Path(f"/proc/{child}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"  # ended
     assert "F: passed" in capfd.readouterr().out
 
 
@@ -126,7 +127,7 @@ def test_rows_are_appended_at_once_and_those_that_passed_are_not_repeated(tmp_pa
 
     def work(n: float = 1) -> float:
         calls.append(n)
-        assert len(gpu_run.read(tmp_path)) == min(len(calls) - 1, 1)
+        assert [row["found"] for row in gpu_run.read(tmp_path)] == ["it broke off"]  # until it returns
         return 1 / n
 
     for n in (0, 1):  # the first run fails in its second row
@@ -135,7 +136,7 @@ def test_rows_are_appended_at_once_and_those_that_passed_are_not_repeated(tmp_pa
             patch.setattr(gpu_run.traceback, "print_exc", lambda: None)
             run(tmp_path).row("bad", lambda n=n: 1 / n)
     assert calls == [1]
-    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines() if line]
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().split("\n")[2::2]]
     assert [(line["name"], line["verdict"]) for line in lines] == [("good", PASSED), ("bad", FAILED), ("bad", PASSED)]
     assert lines[1]["found"] == "ZeroDivisionError: division by zero"
     assert [row["verdict"] for row in gpu_run.read(tmp_path)] == [PASSED, PASSED]
