@@ -549,7 +549,8 @@ def line(row: dict[str, Any]) -> str:
     """Return the line of a row in the table."""
     found, head = row["found"], f"{row['part']} {row['name']}".strip()
     if row["verdict"] == PASSED and isinstance(found, dict) and "targets" in found:  # of benchmarks/gpu.py
-        cells = [f"{SHORT[peer]} {seconds * 1e6:.4g}" for peer, seconds in found["seconds"].items()]
+        cells = [f"{SHORT[peer]} {seconds * 1e6:#.5g}".rstrip(".") for peer, seconds in found["seconds"].items()]
+        cells += [f"{found['of floor']:.0%} of floor"] if found["of floor"] else []
         cells += [f"{SHORT[peer]} FAILED" for peer in found.get("errors", ())]
         return f"{head}: us {', '.join(cells)}; {'; '.join(text + ' !' * (not ok) for text, ok in found['targets'])}"
     if isinstance(found, dict) and "top" in found:  # a profile
@@ -559,16 +560,15 @@ def line(row: dict[str, Any]) -> str:
 
 
 def table(out: Path) -> str:
-    """Return in at most ``MAX_OUTPUT`` characters: parts, some failures of each, times, profiles, and other rows."""
-    parts, failures, times, others = list[str](), list[str](), list[str](), list[str]()
+    """Return in at most ``MAX_OUTPUT`` characters: parts, some failures of each, the machine, times, and other rows."""
+    lines, failures = list[tuple[int, str]](), dict[str, int]()
     for row in read(out):
-        if not row["name"]:
-            parts.append(line(row))
-        elif row["verdict"] != PASSED:
-            failures += [line(row)] if sum(x.startswith(row["part"]) for x in failures) < MAX_FAILURES else []
-        elif row["part"] != "E":  # whose rows are in plans.json
-            (times if row["part"] in "FGH" else others).append(line(row))
-    text = "\n".join((*sorted(parts), *failures, *times, *others))
+        part, failed = row["part"], row["verdict"] != PASSED and row["name"]
+        failures[part] = failures.get(part, 0) + bool(failed)
+        if failures[part] <= MAX_FAILURES if failed else part != "E" or not row["name"]:  # the others are in plans.json
+            place = 0 if not row["name"] else 1 if failed else 2 if part == "A" else 3 if part in "FGH" else 4
+            lines.append((place, line(row)))
+    text = "\n".join(text for _, text in sorted(lines, key=lambda item: item[0]))
     return text if len(text) <= MAX_OUTPUT else f"{text[: MAX_OUTPUT - 30]}\n... the rest is in rows.jsonl"
 
 

@@ -173,7 +173,7 @@ def test_the_output_is_short(
     output = capfd.readouterr().out
     assert len(output) <= 12_000
     assert output.count("I row") == gpu_run.MAX_FAILURES
-    assert "F row 0: us ours 1235, replayed 1235, eager 1235" in output
+    assert "F row 0: us ours 1234.6, replayed 1234.6, eager 1234.6" in output
     assert "at least 93% of floor: 92% !; ok\n" in output
     assert output.endswith("the rest is in rows.jsonl\n")
 
