@@ -224,6 +224,60 @@ def rosenbrock(x: Any) -> Any:
     return (100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()
 
 
+FILTERS = {
+    "F1": RNG.normal(size=(6, 1, 5, 5)) / 5,
+    "F2": RNG.normal(size=(16, 6, 5, 5)) / 12,
+    "W1": RNG.normal(size=(256, 120)) / 16,
+    "W2": RNG.normal(size=(120, 84)) / 11,
+    "W3": RNG.normal(size=(84, 10)) / 9,
+}
+
+
+def lenet(conv: Any, pool: Any, tanh: Any, log_softmax: Any, add_up: Any) -> Any:
+    """Return the cost of LeNet for one image, by the functions of a library."""
+
+    def f(p: Any, x: Any, t: Any) -> Any:
+        h = pool(tanh(conv(pool(tanh(conv(x, p["F1"]))), p["F2"]))).reshape((1, 256))
+        return -add_up(t * log_softmax(tanh(tanh(h @ p["W1"]) @ p["W2"]) @ p["W3"], 1))
+
+    return f
+
+
+def gradients_of_lenet(count: int = 64) -> dict[str, Callable[[], object]]:
+    """Return the gradients of LeNet for each of some images, as work of each library."""
+    jax, torch, be = import_module("jax"), import_module("torch"), nl.gen_backend("cpu")
+    nn = torch.nn.functional
+    labels = RNG.integers(0, 10, count)
+    given = [{key: w.astype("f") for key, w in FILTERS.items()}, RNG.normal(size=(count, 1, 1, 28, 28)).astype("f")]
+    given.append(np.eye(10, dtype="f")[labels][:, None])
+
+    def pool_of_jax(x: Any) -> Any:
+        window = (1, 1, 2, 2)
+        return jax.lax.reduce_window(x, -np.inf, jax.lax.max, window, window, "VALID")
+
+    mine = lenet(
+        partial(be.conv, layout="NCHW"), lambda x: be.pool(x, 2, layout="NCHW"), be.tanh, be.log_softmax, be.sum
+    )
+    of_jax = lenet(
+        lambda x, f: jax.lax.conv(x, f, (1, 1), "VALID"),
+        pool_of_jax,
+        jax.numpy.tanh,
+        jax.nn.log_softmax,
+        jax.numpy.sum,
+    )
+    of_torch = lenet(nn.conv2d, lambda x: nn.max_pool2d(x, 2), torch.tanh, nn.log_softmax, torch.sum)
+    found = {}
+    for name, array, f in (
+        ("neonlite", be.array, nl.jit(nl.vmap(nl.grad(mine), (None, 0, 0)))),
+        ("jax.jit", jax.numpy.asarray, jax.jit(jax.vmap(jax.grad(of_jax), (None, 0, 0)))),
+        ("torch.func", torch.tensor, torch.func.vmap(torch.func.grad(of_torch), (None, 0, 0))),
+    ):
+        p, x, t = {key: array(w) for key, w in given[0].items()}, array(given[1]), array(given[2])
+        found[name] = partial(f, p, x, t)
+    by_jax = found["jax.jit"]
+    return found | {"jax.jit": lambda: jax.block_until_ready(by_jax())}
+
+
 def peers_of_times() -> dict[str, dict[str, Callable[[], object]]]:
     """Return, for each row, the work of each library."""
     jax, jnp, torch = import_module("jax"), import_module("jax.numpy"), import_module("torch")
@@ -299,6 +353,7 @@ def peers_of_times() -> dict[str, dict[str, Callable[[], object]]]:
         "jax.jit": lambda: jax.block_until_ready(jax_samples(theirs, *samples_jax)),
         "torch.func": lambda: torch_samples(tensors, *samples_torch),
     }
+    rows["gradients of LeNet, 64 images"] = gradients_of_lenet()
     return rows
 
 

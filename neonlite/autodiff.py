@@ -101,16 +101,18 @@ class Autodiff:
         """
         top, cache = (self.op_tree, self._cache) if root is None else (root, None)
         nodes = nodes_of(top) if cache is None else [*cache.nodes, (top, operands_of(top))]
-        reachable = set(leaves)  # the leaves, and every node that depends on them
+        reachable = set(leaves)  # the leaves, and every node that has a derivative with respect to one of them
         for z, operands in nodes:
-            if any(id(x) in reachable for x in operands):
+            op: Any = z.info.op_def
+            has_derivative = op.grad is not None and z.info.dtype in FLOAT_DTYPES
+            if has_derivative and any(id(x) in reachable for x in operands):
                 reachable.add(id(z))
         parts: dict[int, list[Operand]] = {id(top): [self.next_error if error is None else error]}
         # operands of ``where``, and what they are computed from: 0 where it selects others
         masked: set[int] = set() if root is None else {id(root)}
         for z, operands in reversed(nodes):
             op = z.info.op_def
-            if id(z) not in parts or op.grad is None or id(z) not in reachable or id(z) in leaves:
+            if id(z) not in parts or id(z) not in reachable or id(z) in leaves:
                 continue
             dz = self._add_parts(z, parts[id(z)])
             parts[id(z)] = [dz]
@@ -591,7 +593,7 @@ def push_forward(be: Any, trees: Sequence[Any], tangents: dict[int, Any]) -> lis
         if opens(op):
             if id(z.opened) in known:
                 known[id(z)] = known[id(z.opened)]
-        elif op.grad is not None and op.name != "pair":
+        elif op.grad is not None and op.name != "pair" and z.info.dtype in FLOAT_DTYPES:
             changes = [known.get(id(x)) for x in z.operands]
             if any(dx is not None for dx in changes):
                 check_has_gradient(z)

@@ -37,7 +37,7 @@ def derive(tree: Any, tensors: Sequence[Any] = (), allow_unused: bool = False) -
     leaves = list({id(x): x for x in operands if isinstance(x, Tensor)}.values())
     floats = [x for x in leaves if x.info.dtype in FLOAT_DTYPES]
     for x in [] if allow_unused else map(operand_of, tensors):
-        instance("derivation: tensors", x, Tensor, "a tensor of the tree")
+        instance("derivation: tensors", x, Tensor, "a tensor of the tree", ". Pass each: tree.derivation(W, b)")
         if not any(overlap(x, leaf) != "none" for leaf in floats):
             names = listed(sorted(map(label, floats))) or "none"
             raise ValueError(f"derivation: expected a float tensor of the tree, {names}, got {describe(x)}")

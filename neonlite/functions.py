@@ -21,7 +21,7 @@ from neonlite.backend.validation import function, one_of
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.programs import flatten, label_leaves, tracing, unflatten
-from neonlite.tree_structure import untraced
+from neonlite.tree_structure import RandomSource, untraced
 from neonlite.typing import FLOAT_DTYPES
 from neonlite.variables import (
     Call,
@@ -664,8 +664,11 @@ def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
         if not arguments:
             return call.close_result(call.result)[0]
         error = Variable(call.be.tensor_info(tree.shape, tree.info.dtype), "error")
-        with untraced():
-            grads = Autodiff(tree, call.be, error).gradient_operands(variables)
+        try:
+            with untraced():
+                grads = Autodiff(tree, call.be, error).gradient_operands(variables)
+        except NotImplementedError:  # it has no derivative; it need not have one before it is differentiated
+            return call.close_result(call.result)[0]
         node = node_of_call(name_of(f), tree, variables, error, grads, True)
         return call.close_result(like.with_operand(node, None, like.is_live) if is_array(like) else node)[0]
 
@@ -783,6 +786,13 @@ def cond(condition: Any, if_true: Callable[..., R], if_false: Callable[..., R], 
     arrays, tensors or containers of them
         ``if_true(*args)`` if the condition is not 0, else ``if_false(*args)``.
 
+    Raises
+    ------
+    TypeError
+        The condition is not one number.
+    ValueError
+        The results differ in containers or shapes, where both are computed.
+
     Examples
     --------
     >>> import neonlite as nl
@@ -792,6 +802,9 @@ def cond(condition: Any, if_true: Callable[..., R], if_false: Callable[..., R], 
     >>> nl.vmap(nl.grad(root))(xp.asarray([4.0, 0.0, -1.0]))
     Array([0.25, 0.  , 0.  ], dtype=float32)
     """
+    check_function("cond: if_true", if_true)
+    check_function("cond: if_false", if_false)
+    check_condition("cond", condition)
     if is_readable(condition):
         chosen = if_true(*args) if condition else if_false(*args)
         return with_arrays(condition, chosen) if is_array(condition) else chosen
@@ -807,6 +820,17 @@ def cond(condition: Any, if_true: Callable[..., R], if_false: Callable[..., R], 
     where = backend_of(condition).array_api.where if is_array(condition) else backend_of(condition).where
     result: R = unflatten(structures[0], iter([where(condition, x, y) for x, y in pairs]))
     return result
+
+
+def check_condition(name: str, condition: R) -> R:
+    """Return a condition. TypeError unless it is one number: None and containers have a truth value as well."""
+    shape = shape_of(condition)
+    if not hasattr(condition, "__float__") or math.prod(shape) != 1 or (is_array(condition) and shape):
+        raise TypeError(
+            f"{name}: expected one number as the condition, an array () or a tensor (1, 1), got {describe(condition)}. "
+            "Reduce an array by all or any, or use where."
+        )
+    return condition
 
 
 def with_arrays(condition: Any, result: R) -> R:
@@ -844,7 +868,7 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
         A function of the state that returns one number, as an array () or a tensor (1, 1).
     body : callable
         A function of the state that returns the next one, in equal containers, of equal shapes and dtypes. In an op it
-        assigns nothing and draws no random numbers.
+        assigns nothing and draws no random numbers, and what does not depend on the state is computed once.
     init : array, tensor, number or container of them
         The first state. Instead of numbers both functions get arrays, or beside tensors tensors.
 
@@ -858,9 +882,10 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
     ValueError
         The states differ in containers, shapes or dtypes.
     TypeError
-        A function reads a value, assigns to a tensor or draws random numbers, where the loop is an op.
+        The condition is not one number. A function reads a value, assigns to a tensor or draws random numbers, where
+        the loop is an op.
     NotImplementedError
-        When it is differentiated: the loop is an op.
+        When it is differentiated: the loop is an op. The derivative of integers and of ``stop_gradient(x)`` is 0.
 
     Examples
     --------
@@ -882,12 +907,13 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
         if not is_expression(x):
             leaves[k] = be.array(x, "int64" if type(x) is int else None) if has_tensors else be.array_api.asarray(x)
     state: Any = unflatten(structure, iter(leaves))
-    while is_readable(is_running := condition(state)):
+    while is_readable(is_running := check_condition("while_loop", condition(state))):
         if not is_running:
             return cast("R", state)
         state = next_state(state, body)
         evaluate_constants(state)
     assigned = assigned_values()
+    source = RandomSource(be)
     call = Call("while_loop", lambda state: (condition(state), next_state(state, body)), (state,), {})
     if assigned_values() != assigned:
         raise TypeError(
@@ -896,7 +922,7 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
         )
     structure, leaves, operands = call.outputs(call.result[1])
     live = functools.reduce(or_, [x.is_live for x in (*leaves, call.result[0]) if is_array(x)], 0)
-    values = loop_operands(call.be, call.scalar(call.result[0]), operands, call.variables)
+    values = loop_operands(call.be, call.scalar(call.result[0]), operands, call.variables, source.number)
     pairs = zip(leaves, values, strict=True)
     last = unflatten(structure, iter([x.with_operand(y, None, live) if is_array(x) else y for x, y in pairs]))
     return cast("R", call.close_result(last)[0])
@@ -917,7 +943,7 @@ def next_state(state: Any, body: Callable[[Any], Any]) -> Any:
     flatten(new, found)
     values = []
     for x, y, operand in zip(leaves, found, operands, strict=True):
-        if operand.info.dtype != operand_of(x).info.dtype:
+        if operand is None or operand.info.dtype != operand_of(x).info.dtype:
             raise ValueError(
                 f"while_loop: expected the next state in the dtypes of the state, got {describe(y)} after "
                 f"{describe(x)}. Convert one of them."

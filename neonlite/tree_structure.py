@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from threading import get_ident
 from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias, TypeVar, overload
 
@@ -136,10 +137,12 @@ class RandomSource:
     It draws from the given streams, by default those that the backend has when the node is evaluated.
     """
 
-    __slots__ = ("_streams", "be")
+    __slots__ = ("_streams", "be", "number")
+    _numbers = count()
 
     def __init__(self, be: BackendBase, streams: Any = None) -> None:
         self.be, self._streams = be, streams
+        self.number = next(self._numbers)  # in the order of creation
 
     @property
     def streams(self) -> Any:

@@ -92,14 +92,16 @@ def without(tensors: Sequence[Tensor], excluded: Sequence[Tensor]) -> list[Tenso
     return [x for x in tensors if id(x) not in ids]
 
 
-def substitute(trees: Sequence[Any], values: Values) -> list[Any]:
-    """Return op-trees with other operands in the place of some tensors; equal parts remain shared."""
+def substitute(trees: Sequence[Any], values: Values, be: Any = None) -> list[Any]:
+    """Return op-trees with other operands in the place of some nodes and tensors; equal parts remain shared."""
     built = dict(values)
     with untraced():  # the operands, and not what has been assigned to them since
         for node in postorder(*trees):
+            if id(node) in values:
+                continue
             a, b = built.get(id(node.left), node.left), built.get(id(node.right), node.right)
             is_same = a is node.left and b is node.right
-            built[id(node)] = node if is_same else node._rebuild(node.info, a, b)
+            built[id(node)] = node if is_same else node._rebuild(node.info, a, b, be)
     return [built.get(id(tree), tree) for tree in trees]
 
 
@@ -427,16 +429,16 @@ def op_of_call(
 ) -> Op:
     """Return the op whose formula is an expression of places for its operands, with given gradients."""
 
-    def fill(trees: Sequence[Any], values: Sequence[Any], dz: Any = None) -> list[Any]:
-        return substitute(trees, {id(x): y for x, y in zip(places, values, strict=True)} | {id(error): dz})
+    def fill(be: Any, trees: Sequence[Any], values: Sequence[Any], dz: Any = None) -> list[Any]:
+        return substitute(trees, {id(x): y for x, y in zip(places, values, strict=True)} | {id(error): dz}, be)
 
     def gradient_rule(be: Any, dz: Operand, z: OpTreeNode, *values: Any) -> tuple[Operand | None, ...]:
         if recomputes:
             values = (be.build("after", values[0], dz), *values[1:])
-        return (*fill(rest, values, dz), *[None] * (len(values) - len(rest)))
+        return (*fill(be, rest, values, dz), *[None] * (len(values) - len(rest)))
 
     def formula(be: Any, *values: Any) -> Operand:
-        return as_tree(fill([body], values)[0])
+        return as_tree(fill(be, [body], values)[0])
 
     return Op(name, grad=gradient_rule, doc=f"the function {name}", arity=-1, kind="composite", formula=formula,
               promoted_operands=slice(0), is_estimator=not recomputes)  # fmt: skip
@@ -445,17 +447,24 @@ def op_of_call(
 # --- a loop, as one node ----------------------------------------------------------------------------------------------
 
 
-def loop_operands(be: Any, test: OpTreeNode, body: Sequence[Operand], variables: Sequence[Tensor]) -> list[Operand]:
-    """Return the last state of a loop, given its condition and the next state as expressions of variables."""
+def loop_operands(
+    be: Any, test: OpTreeNode, body: Sequence[Operand], variables: Sequence[Tensor], first_source: int
+) -> list[Operand]:
+    """Return the last state of a loop, given its condition and the next state as expressions of variables.
+
+    What they read from outside is computed once, before the loop. Random numbers are if their source is older than the
+    one of the number ``first_source``.
+    """
     trees = [test, *body]
-    if any(z.info.op_def.kind == "random" for z in postorder(*trees)):
+    random = [z.left for z in postorder(*trees) if z.info.op_def.kind == "random"]
+    if any(source.number > first_source for source in random):
         raise TypeError(
             "while_loop: expected a loop without random numbers, which would be the same in each step, got a function "
             "that draws them. Draw them before the loop, and take those of a step by their index."
         )
-    operands = [*variables, *without(tensors_of(*trees), variables)]
+    operands = [*variables, *loop_invariants(trees, variables)]
     # without the memory of tensors, which the cache of structures would keep
-    places = [Argument(None, x.info, x.name) for x in operands]
+    places = [Argument(None, be.tensor_info(x.shape, x.info.dtype), getattr(x, "name", None)) for x in operands]
     trees = substitute(trees, {id(x): y for x, y in zip(operands, places, strict=True)})
     key = (loop_operands, structure_key(trees, places))
     op = be.structures.find(key) or be.structures.add(key, op_of_loop(be, trees, places))
@@ -467,6 +476,23 @@ def loop_operands(be: Any, test: OpTreeNode, body: Sequence[Operand], variables:
         parts.append(be.astype(be.reshape(part, x.shape), x.info.dtype))
         start += x.size
     return parts
+
+
+def loop_invariants(trees: Sequence[Operand], variables: Sequence[Tensor]) -> list[Operand]:
+    """Return the largest parts of op-trees that do not depend on variables, but views of tensors as the tensors."""
+    nodes = [*postorder(*trees)]
+    varying = {id(x) for x in variables}
+    for z in nodes:
+        if any(id(x) in varying for x in z.operands):
+            varying.add(id(z))
+    opened, found = {*varying}, dict[int, Operand]()
+    for z in (None, *reversed(nodes)):
+        for x in trees if z is None else z.operands if id(z) in opened else ():
+            if isinstance(x, OpTreeNode) and x.info.op_def.kind == "view":  # type: ignore[union-attr]
+                opened.add(id(x))
+            elif isinstance(x, Operand):
+                found[id(x)] = x
+    return [x for x in found.values() if id(x) not in varying]
 
 
 def op_of_loop(be: Any, trees: Sequence[Any], places: Sequence[Argument]) -> Op:

@@ -193,6 +193,8 @@ def test_mistakes_say_what_is_expected(be: Backend, tensors: Sequence[Any]) -> N
         tree.derivation(W, b)
     with pytest.raises(TypeError, match=r"derivation: expected an op-tree of floats, got argmax.* dtype int64"):
         be.argmax(tree, axis=1).derivation()
+    with pytest.raises(TypeError, match=r"(?s)derivation: expected a tensor of the tree .*\. Pass each: tree"):
+        tree.derivation([W, x])
     with pytest.raises(TypeError, match=r"derivation: expected a tensor of the tree .* got 'W'"):
         tree.derivation("W")
     with pytest.raises(TypeError, match=r"derivation: expected an op-tree .* got t \(4, 3\)"):
@@ -230,6 +232,22 @@ def test_the_gradient_of_a_function_shows_its_derivation_in_the_names_of_its_par
         grads = nl.grad(loss)(params, x, 0.5)
         for step, g in zip(derivation.gradients[-3:], grads.values(), strict=True):
             np.testing.assert_allclose(step.tree.get().reshape(g.shape), g.numpy())
+
+
+def test_functions_with_given_derivatives_and_checkpoints_have_derivations(be: Backend) -> None:
+    @nl.custom_grad
+    def rounded(x: Any) -> Any:
+        return xp.round(x), lambda error: error * xp.cos(x)
+
+    @nl.checkpoint
+    def block(x: Any) -> Any:
+        return xp.exp(xp.sin(x))
+
+    text = str(nl.grad(lambda x: rounded(x) * 3.0).derivation(2.0))
+    assert "dx  = dv1 * (cos x)  rounded: dx = dz * (cos x)" in text
+    derivation = nl.grad(lambda x: block(x) ** 2).derivation(2.0)
+    assert "block: dx = (dz * (exp (sin (after x dz)))) * (cos (after x dz))" in str(derivation)
+    assert np.isclose(derivation.gradients[-1].tree.get().item(), 2 * np.exp(2 * np.sin(2.0)) * np.cos(2.0))
 
 
 def test_argnums_aux_and_second_derivatives_have_derivations(be: Backend) -> None:

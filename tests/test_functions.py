@@ -612,11 +612,78 @@ def test_a_while_loop_says_what_it_cannot_repeat(be64: Backend) -> None:
         loop(lambda s: (s, s))(x)
     with pytest.raises(ValueError, match=r"expected the next state of the shape \(\), got an array \(2,\)"):
         loop(lambda s: xp.ones(2))(x)
-    with pytest.raises(ValueError, match="while_loop: expected one number as the result, got an array"):
-        nl.jit(lambda x: nl.while_loop(lambda s: s < x, lambda s: s + 1, xp.ones(3)))(x)
+    for compiled in (nl.jit, lambda f: f):
+        with pytest.raises(ValueError, match=r"expected the next state in the dtypes of the state, got None"):
+            compiled(lambda x: nl.while_loop(lambda s: s < x, lambda s: None, 0.0))(x)
     with pytest.raises(OverflowError, match=r"integers up to 2\*\*53 in a state with floats"):
         loop(lambda s: {"n": s["n"] + 1, "k": s["k"] + 2**60}, {"n": 0.0, "k": 0})(x)
     assert int(loop(lambda s: {"n": s["n"] + 1, "k": s["k"] + 2**60}, {"n": 0, "k": 0})(x)["k"]) == 2**60
+
+
+def test_a_while_loop_computes_what_it_reads_from_outside_once(be64: Backend) -> None:
+    rng = xp.random.default_rng(3)
+
+    def walk(x: Any) -> Any:
+        step, table = rng.uniform(), rng.uniform(size=5)
+        last = nl.while_loop(lambda s: s[1] < 5, lambda s: (s[0] + step + table[s[1]], s[1] + 1), (x, 0))
+        return last[0] - x, 5 * step + xp.sum(table), nl.while_loop(lambda s: s != step, lambda s: step, x)
+
+    walked = nl.jit(walk)
+    totals = []
+    for _ in range(2):  # new numbers in each call, and the same in each step
+        total, expected, last = map(float, walked(xp.asarray(2.0)))
+        assert math.isclose(total, expected, rel_tol=1e-12)
+        assert 0 < last < 1
+        totals.append(total)
+    assert totals[0] != totals[1]
+    with pytest.raises(TypeError, match="while_loop: expected a loop without random numbers"):
+        nl.jit(lambda x: nl.while_loop(lambda s: s < 9, lambda s: walk(s)[0] + 9, x))(xp.asarray(1.0))
+    a = be64.array([[2.0, 1.0], [0.0, 3.0]])
+    last = nl.jit(lambda s: nl.while_loop(lambda s: be64.sum(s) < 50, lambda s: be64.dot(a.T, s) + be64.exp(a - a), s))
+    for offset in (0, 1):  # the current values of a tensor
+        a[:] = a + offset
+        s, m = np.ones((2, 2)), a.get().T
+        while s.sum() < 50:
+            s = m @ s + 1
+        assert_close(last(be64.ones((2, 2))), [s], 1e-12)
+
+
+def test_a_loop_of_integers_or_of_constants_has_the_derivative_0(be64: Backend) -> None:
+    def count(x: Any) -> Any:
+        return nl.while_loop(lambda n: n < 3 * x, lambda n: n + 1, 0)  # 6, of 2.0
+
+    def power(x: Any) -> Any:
+        c = nl.stop_gradient(x)
+        return nl.while_loop(lambda y: y < 10, lambda y: y * c, 1.0)  # 16, of 2.0
+
+    x = xp.asarray(2.0)
+    for f, value in ((count, 6), (power, 16)):
+        for transform in (nl.jit, nl.vmap):
+            xs = x if transform is nl.jit else x[None]
+            assert xp.sum(transform(nl.grad(lambda x, f=f: x * x * f(x)))(xs)) == 4 * value
+            assert xp.sum(transform(lambda x, f=f: nl.jvp(lambda x: x * x * f(x), (x,), (x,))[1])(xs)) == 8 * value
+            assert xp.sum(transform(nl.checkpoint(f))(xs)) == value
+    with pytest.raises(NotImplementedError, match="expected a loop that is not differentiated"):
+        nl.jit(nl.grad(nl.checkpoint(lambda x: nl.while_loop(lambda y: y < 10, lambda y: y * x, x))))(x)
+
+
+def test_a_condition_is_one_number(be64: Backend) -> None:
+    conditions = [lambda x: None, lambda x: (x > 0,), lambda x: x * xp.ones(2) > 0, lambda x: xp.ones(1), lambda x: "x"]
+    for condition in conditions:
+        for compiled in (nl.jit, lambda f: f):
+            for f in (
+                lambda x, c=condition: nl.cond(c(x), lambda x: x, lambda x: 2 * x, x),
+                lambda x, c=condition: nl.while_loop(c, lambda x: x - 1, x),
+            ):
+                with pytest.raises(
+                    TypeError, match=r": expected one number as the condition, .* Reduce an array by all"
+                ):
+                    compiled(f)(xp.asarray(1.0))
+    with pytest.raises(TypeError, match=r"cond: .*a function.* if_false, got 2.0"):
+        nl.cond(True, lambda x: x, 2.0, 1.0)  # type: ignore[arg-type]
+    t = be64.ones((1, 1))
+    for condition in (True, 1, np.bool_(True), np.array(1.0), xp.asarray(3), t, t > 0):
+        assert nl.cond(condition, lambda: "first", lambda: "second") == "first"
 
 
 # --- what a transform shows, and errors ------------------------------------------------------------------------------

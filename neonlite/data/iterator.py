@@ -108,6 +108,7 @@ class ResumableIterator(NervanaDataIterator):
     seed: int | None = None  # seed for shuffling and augmentation, that of the backend at construction
     _next_minibatch = 0  # index of the first minibatch of the next loop
     _batch_size = 0  # of the minibatches that ``minibatch`` counts; be.bsz may be that of a partial minibatch
+    block_rows = 0  # rows of a block of a file, by which rows are shuffled; 0 for data in memory
 
     @property
     def nbatches(self) -> int:
@@ -125,7 +126,7 @@ class ResumableIterator(NervanaDataIterator):
                 + wording("batch_size", way_out, self.ndata)
             )
         seed = self.seed if self.shuffle else None
-        return minibatches.Epoch(self.epoch, self.start, self.ndata, n, self.partial_last, seed, shard)
+        return minibatches.Epoch(self.epoch, self.start, self.ndata, n, self.partial_last, seed, shard, self.block_rows)
 
     def __iter__(self) -> Iterator[Minibatch]:
         self.minibatch, self._next_minibatch = self._next_minibatch, 0
@@ -316,7 +317,7 @@ class ArrayIterator(ResumableIterator):
         self.check_finite = bool(check_finite)
         self.shuffle, self.partial_last, self.scale = bool(shuffle), bool(partial_last), scale
         inputs = X if isinstance(X, list | tuple) and X and all(getattr(x, "ndim", 0) > 1 for x in X) else [X]
-        arrays = [to_array(self.name, x, "X") for x in inputs]
+        arrays = [map_rows(to_array(self.name, x, "X")) for x in inputs]
         self.ndata = len(arrays[0])
         self._check_lengths(arrays, y if y is None else to_array(self.name, y, "y"))
         if scale is not None:
@@ -330,10 +331,8 @@ class ArrayIterator(ResumableIterator):
             self.preprocessing = minibatches.Preprocessing(
                 *scale, integers=tuple(minibatches.IntegerRange.from_array(x) for x in arrays)
             )
-        if check_finite:
-            for i, x in enumerate(arrays):
-                label = f"{self.name}: X[{i}]" if len(arrays) > 1 else f"{self.name}: X"
-                check_all_finite(label, x, self.be.default_dtype, scale=scale)
+        labels = [f"{self.name}: X[{i}]" if len(arrays) > 1 else f"{self.name}: X" for i in range(len(arrays))]
+        checks = [self._check_rows(label, x, scale) for label, x in zip(labels, arrays, strict=True)]
         self.augment = (augment if isinstance(augment, list | tuple) or augment is None else [augment]) or None
         shapes = self._input_shapes(arrays)
         self._has_multiple_inputs = len(arrays) > 1
@@ -341,19 +340,27 @@ class ArrayIterator(ResumableIterator):
         self.seed = self.be.rng_seed if shuffle or self.augment is not None else None
         host = minibatches.uses_host_memory(self.be)
         dtype = None if scale is None else minibatches.scaling_dtype(self.be.default_dtype).name
-        self.sources = [minibatches.RowSource(self.be, x, host or self.augment is not None, dtype) for x in arrays]
+        in_host = host or self.augment is not None
+        self.sources = [
+            minibatches.RowSource(self.be, x, in_host, dtype, check) for x, check in zip(arrays, checks, strict=True)
+        ]
         self._inputs = [minibatches.MinibatchBuffers(self.be, shape, f"{self.name}.inputs", scale) for shape in shapes]
         self._targets = self._labels = self._weights = None
         if y is not None:
             targets = self._check_labels(y) if make_onehot else self._check_targets(y)
             shape = targets.shape[1:] if targets.ndim == 3 else math.prod(targets.shape[1:])
-            self._labels = minibatches.RowSource(self.be, targets, host)
+            check = None if make_onehot else self._check_rows(f"{self.name}: y", targets)
+            self._labels = minibatches.RowSource(self.be, targets, host, check=check)
             nclass = self.nclass if make_onehot else None
             self._targets = minibatches.MinibatchBuffers(self.be, shape, f"{self.name}.targets", nclass=nclass)
             if sample_weight is not None:
                 weights = self._check_weights(sample_weight, shape[1] if isinstance(shape, tuple) else 1)
                 buffers = minibatches.MinibatchBuffers(self.be, weights.shape[1:], f"{self.name}.weights")
                 self._weights = buffers, minibatches.RowSource(self.be, weights, host)
+        self._mapped = [x.mapped for x in (*self.sources, self._labels) if x is not None and x.mapped is not None]
+        self._windows: set[tuple[int, int]] = set()  # of the last minibatch
+        if self._mapped:
+            self.block_rows = min(x.block_rows for x in self._mapped)
         if self.be.bsz:
             self._current_epoch()
 
@@ -397,7 +404,7 @@ class ArrayIterator(ResumableIterator):
                 "for example, or make_onehot=False to use y unchanged."
             )
         self.nclass = integer(f"{self.name}: nclass", self.nclass)
-        labels = to_array(self.name, y, "y")
+        labels = np.asarray(to_array(self.name, y, "y"))
         if labels.size != self.ndata:
             raise ValueError(
                 f"{self.name}: expected y to have one label a row, (n,) or (n, 1), got {labels.shape}. "
@@ -414,14 +421,28 @@ class ArrayIterator(ResumableIterator):
 
     def _check_targets(self, y: ArrayLike) -> NDArray[Any]:
         """Return targets (n,), (n, K) or (n, F, T) after checking them."""
-        targets = to_array(self.name, y, "y")
+        targets = map_rows(to_array(self.name, y, "y"))
         if targets.ndim > 3:
             raise ValueError(
                 f"{self.name}: expected y to be (n,), (n, K), or (n, F, T) with time steps, got {targets.shape}."
             )
-        if self.check_finite:
-            check_all_finite(f"{self.name}: y", targets, self.be.default_dtype)
         return targets
+
+    def _check_rows(
+        self, label: str, x: Any, scale: tuple[float, float] | None = None
+    ) -> Callable[[NDArray[Any], minibatches.RowIndex], None] | None:
+        """Raise ValueError for NaN and infinity; return a function that does so for the rows of files."""
+        if not self.check_finite:
+            return None
+        if not isinstance(x, minibatches.MappedArray):
+            check_all_finite(label, x, self.be.default_dtype, scale=scale)
+            return None
+
+        def check(values: NDArray[Any], rows: minibatches.RowIndex) -> None:
+            first = rows.start if isinstance(rows, slice) else rows
+            check_all_finite(label, values, self.be.default_dtype, first, scale)
+
+        return check
 
     def _check_weights(self, sample_weight: ArrayLike, steps: int) -> NDArray[Any]:
         """Return the weights of rows, repeated for each time step, (n, 1, steps), after checking them."""
@@ -434,18 +455,21 @@ class ArrayIterator(ResumableIterator):
     # --- minibatches ---
 
     def make_prefetcher(self, epoch: minibatches.Epoch) -> Callable[[int], object] | None:
-        augmentations = self.augment
-        if augmentations is None:
+        augmentations, source = self.augment or (), self.sources[0]
+        if self.augment is None and (source.mapped is None or self._has_multiple_inputs):
             return None
-        shape = (math.prod(self.shape), epoch.num_columns(0))
-        buffers = [np.empty(shape, self._augmented_dtype) for _ in range(2)]
+        features = math.prod(self.shape) if isinstance(self.shape, tuple) else self.shape
+        dtype = source.array.dtype if self.augment is None else self._augmented_dtype
+        buffers = [np.empty((features, epoch.num_columns(0)), dtype) for _ in range(2)]
 
         def augmented(k: int) -> NDArray[Any]:
-            """Return the augmented inputs of minibatch k: (F, N)."""
+            """Return the inputs of minibatch k, augmented: (F, N)."""
+            self._read_ahead(epoch, k)
             if not (spans := epoch.spans(k)):  # a shard without columns
                 return buffers[k % 2][:, :0]
-            images = np.concatenate([self.sources[0].array[rows] for _, rows in spans])
-            images = images.reshape(-1, *self._image)
+            read = source.array.__getitem__ if source.mapped is None else source.get_rows
+            images = np.concatenate([read(rows) for _, rows in spans])
+            images = images.reshape(-1, *self._image) if augmentations else images
             for i, augmentation in enumerate(augmentations):
                 images = augmentation(images, epoch.random_bits(minibatches.PURPOSE_AUGMENT + i, k, self.seed or 0))
             out = buffers[k % 2][:, : len(images)]
@@ -454,9 +478,19 @@ class ArrayIterator(ResumableIterator):
 
         return augmented
 
+    def _read_ahead(self, epoch: minibatches.Epoch, k: int) -> None:
+        """Let the system read the blocks of files that minibatch k is the first one to need."""
+        windows, before = epoch.windows(k), self._windows
+        self._windows = windows
+        for window in sorted(windows - before):
+            rows = epoch.window_rows(*window)
+            for x in self._mapped:
+                x.read_ahead(rows)
+
     def fill_minibatch(self, epoch: minibatches.Epoch, k: int, values: object) -> Minibatch:
         num_columns, spans = epoch.num_columns(k), epoch.spans(k)
         if values is None:
+            self._read_ahead(epoch, k)
             pairs = zip(self._inputs, self.sources, strict=True)
             inputs = [buffers.gather(source, num_columns, spans) for buffers, source in pairs]
         else:
@@ -474,12 +508,17 @@ class ArrayIterator(ResumableIterator):
 # --- checks shared by iterators ----------------------------------------------------------------------------------
 
 
-def to_array(name: str, x: object, label: str) -> NDArray[Any]:
+def map_rows(x: Any) -> Any:
+    """Return a memory-mapped array as a MappedArray, and other arrays unchanged."""
+    return x if minibatches.mapping_of(x) is None else minibatches.MappedArray(x)
+
+
+def to_array(name: str, x: object, label: str) -> Any:
     """Convert data to a numeric array, without a copy if it is one. Raise TypeError or ValueError if that fails."""
     refuse_unread(name, x)
     check_unmasked(name, x, of=label)
     try:
-        array = np.asarray(x)
+        array: Any = x if isinstance(x, minibatches.MappedArray) else np.asarray(x)
     except ValueError as error:
         if isinstance(x, list | tuple) and holds_pairs(x):
             raise TypeError(
@@ -554,13 +593,13 @@ def check_all_finite(
     label: str,
     array: NDArray[Any],
     dtype: DTypeLike,
-    first: int = 0,
+    first: int | NDArray[np.int64] = 0,
     scale: tuple[float, float] | None = None,
     way_out: str = "; check_finite=False skips this check",
 ) -> None:
     """Raise ValueError, with row and column, for NaN, infinity, and values that overflow when cast to ``dtype``.
 
-    ``first``: index of the first row, for the message. ``scale``: (factor, offset), applied before the cast.
+    ``first``: index of the first row, or of all, for the message. ``scale``: (factor, offset), applied before the cast.
     """
     dtype = np.dtype(dtype)
 
@@ -581,11 +620,12 @@ def check_all_finite(
         finite = is_finite(block)
         if not finite.all():
             row, *column = np.unravel_index(int(finite.argmin()), block.shape)
-            value = block[(row, *column)]
+            value, index = block[(row, *column)], start + int(row)
+            index = first + index if isinstance(first, int) else int(first[index])
             at = ", ".join(map(str, column)) or "0"
             overflow = f", infinite in {dtype}{'' if scale is None else ' after scaling'}"
             raise ValueError(
-                f"{label}: expected finite values, got {value} in row {first + start + int(row)}, "
+                f"{label}: expected finite values, got {value} in row {index}, "
                 f"column {f'({at})' if len(column) > 1 else at}{overflow if np.isfinite(value) else ''}. "
                 f"Remove these rows, or replace the values{way_out}."
             )

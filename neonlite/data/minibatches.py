@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import mmap
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -45,6 +48,27 @@ def permutation(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
     return order
 
 
+WINDOW_BLOCKS = 64  # blocks of a file whose rows are shuffled together
+BLOCK_BYTES = 1 << 20  # of a block: neighboring rows, which are read at once
+
+
+@lru_cache(maxsize=4)  # two for a minibatch with rows of two windows, and two for a second iterator
+def shuffle_window(seed: int, epoch: int, n: int, block_rows: int, window: int) -> NDArray[np.int64]:
+    """Return the rows of a window in a random order: those of ``WINDOW_BLOCKS`` random blocks of n rows.
+
+    The last window also has the rows that are left.
+    """
+    width = WINDOW_BLOCKS * block_rows
+    blocks = permutation(seed, epoch, n // block_rows)[window * WINDOW_BLOCKS :]
+    is_last = window == n // width - 1
+    rows = (blocks[: None if is_last else WINDOW_BLOCKS, None] * block_rows + np.arange(block_rows)).reshape(-1)
+    rows = np.concatenate([rows, np.arange(n - n % block_rows, n)]) if is_last else rows
+    order = random_bits(seed, epoch, PURPOSE_SHUFFLE, n + window * width, len(rows))[:, 0].argsort(stable=True)
+    rows = rows[order]
+    rows.flags.writeable = False
+    return rows
+
+
 @dataclass(frozen=True)
 class Epoch:
     """One pass over the data in minibatches of ``batch_size`` rows.
@@ -52,7 +76,11 @@ class Epoch:
     The last minibatch is filled up with the first rows of the next epoch. The next epoch starts after these rows, so
     that all rows are used equally often. With ``partial_last`` the last minibatch is smaller instead, and each epoch
     starts at row 0. ``seed``: seed of the permutation; None keeps the order of the data. ``shard``: the columns of each
-    minibatch that this process computes; None: all.
+    minibatch that this process computes; None: all. ``block_rows``: the rows of a block of a file; 0: data in memory.
+
+    Rows of files are shuffled by blocks: the blocks are permuted, and then the rows of each window of
+    ``WINDOW_BLOCKS`` blocks. Those of a minibatch are in the order of the file, so that each process reads a part of
+    the blocks. Files of less than two windows are shuffled as data in memory.
     """
 
     index: int
@@ -62,6 +90,7 @@ class Epoch:
     partial_last: bool
     seed: int | None
     shard: Shard | None = None
+    block_rows: int = 0
 
     @property
     def nbatches(self) -> int:
@@ -103,14 +132,57 @@ class Epoch:
         """
         first, n = self.first_row(k), self.num_columns(k)
         count = max(0, min(n, self.ndata - first))  # of this epoch
-        spans = [(slice(0, count), self._rows(self.index, first, first + count))] if count else []
+        ends = self._ends(k)
+        spans = [(slice(0, count), self._rows(self.index, first, first + count, ends[0]))] if count else []
         if count < n:
             next_row = first + count - self.ndata
-            spans.append((slice(count, n), self._rows(self.index + 1, next_row, next_row + n - count)))
+            spans.append((slice(count, n), self._rows(self.index + 1, next_row, next_row + n - count, ends[1])))
         return spans
 
-    def _rows(self, epoch: int, first: int, stop: int) -> RowIndex:
-        return slice(first, stop) if self.seed is None else permutation(self.seed, epoch, self.ndata)[first:stop]
+    def _ends(self, k: int) -> list[tuple[int, int]]:
+        """Return first and last index + 1 of the rows of minibatch k, of all processes, in this epoch and the next."""
+        first = self.start + k * self.batch_size
+        stop = first + self.global_columns(k)
+        return [(first, min(stop, self.ndata)), (0, max(stop - self.ndata, 0))]
+
+    def _rows(self, epoch: int, first: int, stop: int, ends: tuple[int, int]) -> RowIndex:
+        if self.seed is None:
+            return slice(first, stop)
+        if not self._num_windows:
+            return permutation(self.seed, epoch, self.ndata)[first:stop]
+        width = WINDOW_BLOCKS * self.block_rows
+        parts = [self._window(epoch, w)[max(ends[0] - w * width, 0) : ends[1] - w * width] for w in self._windows(ends)]
+        return np.sort(np.concatenate(parts))[first - ends[0] : stop - ends[0]]
+
+    # --- rows of files ---
+
+    @property
+    def _num_windows(self) -> int:
+        """The number of windows in which rows are shuffled; 0 if all rows are shuffled together."""
+        count = self.ndata // (WINDOW_BLOCKS * self.block_rows) if self.block_rows and self.seed is not None else 0
+        return count if count > 1 else 0
+
+    def _window(self, epoch: int, window: int) -> NDArray[np.int64]:
+        return shuffle_window(self.seed or 0, epoch, self.ndata, self.block_rows, window)
+
+    def _windows(self, ends: tuple[int, int]) -> range:
+        first, last = (
+            min(i // (WINDOW_BLOCKS * self.block_rows), self._num_windows - 1) for i in (ends[0], ends[1] - 1)
+        )
+        return range(first, last + 1)
+
+    def windows(self, k: int) -> set[tuple[int, int]]:
+        """Return the windows of minibatch k, as (epoch, index)."""
+        if not self._num_windows:
+            return set()
+        ends = [(self.index + i, ends) for i, ends in enumerate(self._ends(k)) if ends[0] < ends[1]]
+        return {(epoch, window) for epoch, pair in ends for window in self._windows(pair)}
+
+    def window_rows(self, epoch: int, window: int) -> NDArray[np.int64]:
+        """Return the rows of a window in the order of the file, about those that this process reads."""
+        rows = np.sort(self._window(epoch, window))
+        start, stop = (0, len(rows)) if self.shard is None else self.shard.of(len(rows))[:2]
+        return rows[start:stop]
 
     def random_bits(self, purpose: int, k: int, seed: int) -> RandomBits:
         """Return random bits (columns, 4) for the columns of minibatch k."""
@@ -166,23 +238,181 @@ def scaling_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
+class MappedArray:
+    """Rows of files, one file after another, which are read to memory when they are indexed.
+
+    ``ArrayIterator`` and ``Model.fit`` read the rows of one minibatch at a time. ``np.asarray`` reads all.
+
+    Parameters
+    ----------
+    files : str, Path, numpy.ndarray, or a list of them
+        The paths of .npy files, or memory-mapped arrays, as of ``np.memmap`` or ``np.load(path, mmap_mode="r")``.
+
+    Attributes
+    ----------
+    shape : tuple
+        (n, ...), with n the number of rows of all files.
+    dtype : numpy.dtype
+        The dtype.
+
+    Raises
+    ------
+    ValueError
+        If there are no rows, or those of the files have several shapes or dtypes.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from neonlite.data import MappedArray
+    >>> folder = tempfile.mkdtemp()
+    >>> np.save(f"{folder}/0.npy", np.ones((2, 3), np.uint8))
+    >>> np.save(f"{folder}/1.npy", np.zeros((4, 3), np.uint8))
+    >>> MappedArray([f"{folder}/0.npy", f"{folder}/1.npy"])
+    MappedArray((6, 3), uint8)
+    """
+
+    def __init__(self, files: str | Path | NDArray[Any] | Sequence[str | Path | NDArray[Any]]) -> None:
+        paths = files if isinstance(files, list | tuple) else [files]
+        self.parts = [np.load(x, mmap_mode="r") if isinstance(x, str | Path) else np.asarray(x) for x in paths]
+        kinds = [f"{x.dtype} {('n', *x.shape[1:])}" for x in self.parts]
+        if len({*kinds}) != 1 or not all(x.size and x.dtype.kind in "iuf" for x in self.parts):
+            got = ", ".join({*kinds}) or "no file"
+            raise ValueError(f"MappedArray: expected files with rows of numbers, of one shape and dtype, got {got}.")
+        self.starts = np.cumsum([0, *map(len, self.parts)])
+        self.dtype, self.shape = self.parts[0].dtype, (int(self.starts[-1]), *self.parts[0].shape[1:])
+        self.block_rows = max(1, BLOCK_BYTES // self.parts[0][:1].nbytes)
+        self._functions: tuple[Callable[[NDArray[Any]], NDArray[Any]], ...] = ()
+        self._selected: NDArray[np.intp] | None = None
+
+    def __repr__(self) -> str:
+        return f"MappedArray({self.shape}, {self.dtype})"
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
+
+    def __getitem__(self, rows: RowIndex) -> NDArray[Any]:
+        """Return a copy of rows: of a slice, or of an array of indices."""
+        index = self._indices(rows)
+        order = index.argsort(stable=True)
+        ends = np.searchsorted(index[order], self.starts)
+        values = np.empty((len(index), *self.parts[0].shape[1:]), self.parts[0].dtype)
+        for part, start, i, j in zip(self.parts, self.starts[:-1], ends[:-1], ends[1:], strict=True):
+            if i < j:
+                values[order[i:j]] = part[index[order[i:j]] - start]
+                if (mapping := mapping_of(part)) is not None and hasattr(mapping, "madvise"):
+                    mapping.madvise(mmap.MADV_DONTNEED)  # the file stays in the cache of the system
+        for apply in self._functions:
+            values = apply(values)
+        return values
+
+    def _indices(self, rows: RowIndex) -> NDArray[np.intp]:
+        index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
+        return index if self._selected is None else self._selected[index]
+
+    def map(self, function: Callable[[NDArray[Any]], NDArray[Any]]) -> MappedArray:
+        """Return the rows after a function, which is applied to the rows that are read.
+
+        Parameters
+        ----------
+        function : callable
+            A function of an array of any number of rows.
+        """
+        result = copy.copy(self)
+        result._functions = (*self._functions, function)
+        first = result[:1]
+        result.dtype, result.shape = first.dtype, (len(self), *first.shape[1:])
+        return result
+
+    def select(self, rows: NDArray[np.intp]) -> MappedArray:
+        """Return some of the rows.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray
+            Their indices.
+        """
+        result = copy.copy(self)
+        result._selected, result.shape = self._indices(rows), (len(rows), *self.shape[1:])
+        return result
+
+    def read_ahead(self, rows: NDArray[np.int64]) -> None:
+        """Let the system start to read rows into its cache.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray
+            Their indices, ascending.
+        """
+        index = self._indices(rows)
+        ends = np.searchsorted(index, self.starts)
+        for part, start, i, j in zip(self.parts, self.starts[:-1], ends[:-1], ends[1:], strict=True):
+            mapping = mapping_of(part)
+            if i == j or mapping is None or not hasattr(mapping, "madvise"):
+                continue
+            address = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
+            offset, stride = part.__array_interface__["data"][0] - address, part.strides[0]
+            for run in np.split(index[i:j], np.flatnonzero(np.diff(index[i:j]) > 1) + 1):
+                first, stop = (offset + int(row - start) * stride for row in (run[0], run[-1] + 1))
+                for position in range(max(first, 0) // ADVISED_BYTES * ADVISED_BYTES, stop, ADVISED_BYTES):
+                    mapping.madvise(mmap.MADV_WILLNEED, position, min(ADVISED_BYTES, len(mapping) - position))
+
+
+ADVISED_BYTES = 1 << 17  # at once: Linux reads no more than its read-ahead size, by default this one
+
+
+def mapping_of(array: object) -> mmap.mmap | None:
+    """Return the memory-mapped file that an array is a view of; None for other arrays, and for copies on write."""
+    mode = "r"
+    while isinstance(array, np.ndarray):
+        mode, array = getattr(array, "mode", mode), array.base
+    return array if isinstance(array, mmap.mmap) and mode != "c" else None
+
+
 class RowSource:
     """An array of n rows, flattened to (n, F), from which columns (F, m) are read.
 
     ``dtype``: dtype on the device if it does not support the dtype of the array; default: that of the backend.
+    ``check``: called with the rows (m, F) that are read from a file, and their indices.
     """
 
-    def __init__(self, be: Backend, array: NDArray[Any], host: bool, dtype: str | None = None) -> None:
-        self.be = be
-        self.array = array = array.reshape(len(array), -1)
+    def __init__(
+        self,
+        be: Backend,
+        array: NDArray[Any] | MappedArray,
+        host: bool,
+        dtype: str | None = None,
+        check: Callable[[NDArray[Any], RowIndex], None] | None = None,
+    ) -> None:
+        self.be, self.check = be, check
         self.tensor: Tensor | None = None
-        if not host:
-            is_supported = array.dtype.name in be.runtime.dtypes
-            self.tensor = be.array(array, dtype=array.dtype.name if is_supported else dtype)
-        self._gather_buffer = np.empty((0, array.shape[1]), array.dtype)
+        self.mapped = array.map(lambda x: x.reshape(len(x), -1)) if isinstance(array, MappedArray) else None
+        flat: Any = self.mapped if isinstance(array, MappedArray) else array.reshape(len(array), -1)
+        self.array = flat
+        if not host and self.mapped is None:
+            is_supported = flat.dtype.name in be.runtime.dtypes
+            self.tensor = be.array(flat, dtype=flat.dtype.name if is_supported else dtype)
+        self._gather_buffer = np.empty((0, flat.shape[1]), flat.dtype)
 
     def get_rows(self, rows: RowIndex) -> NDArray[Any]:
         """Return rows (m, F): a view of the data, or a buffer that the next call overwrites."""
+        if self.mapped is not None:
+            values = self.mapped[rows]
+            if self.check is not None:
+                self.check(values, rows)
+            return values
         if isinstance(rows, slice):
             return self.array[rows]
         if len(self._gather_buffer) < len(rows):
@@ -481,10 +711,14 @@ class IntegerRange:
     high: int
 
     @classmethod
-    def from_array(cls, array: NDArray[Any]) -> IntegerRange | None:
-        """Return the range of a non-empty array, or None if its dtype is not an integer dtype."""
+    def from_array(cls, array: NDArray[Any] | MappedArray) -> IntegerRange | None:
+        """Return the range of a non-empty array, or of the dtype of files; None for other dtypes than integers."""
         name = array.dtype.name
-        return cls(name, int(array.min()), int(array.max())) if name in INTEGERS else None
+        if name not in INTEGERS:
+            return None
+        if isinstance(array, MappedArray):
+            return cls(name, int(np.iinfo(name).min), int(np.iinfo(name).max))
+        return cls(name, int(array.min()), int(array.max()))
 
     def include(self, array: NDArray[Any]) -> None:
         """Extend the range to include the values of an array."""

@@ -94,8 +94,8 @@ UCX_TRANSPORTS = "self,sm"  # of one host: shared memory; UCX listens on all net
 # --- run ---
 
 
-def run(arguments: Sequence[str], n: int, hosts: str | None = None) -> int:
-    """Run a command in n processes and wait for all of them.
+def run(arguments: Sequence[str], n: int, hosts: str | None = None, restarts: int = 0) -> int:
+    """Run a command in n processes and wait for all of them; start all again if one fails, if ``restarts`` is given.
 
     Ctrl-C, SIGTERM and SIGHUP are forwarded to all processes once, so that a training ends after the current step; a
     second one kills them. If this process is killed, all others end (MPICH). OMP_NUM_THREADS is set to the CPUs of this
@@ -109,11 +109,13 @@ def run(arguments: Sequence[str], n: int, hosts: str | None = None) -> int:
         The number of processes.
     hosts : str, optional
         The hosts, such as "host1:2,host2:2" for two processes on each, or the path of a host file. Default: this host.
+    restarts : int
+        How many times all processes are started again after a failure, but not after a signal. Default: 0.
 
     Returns
     -------
     int
-        The exit status: 0, 128 + the signal number after a signal, or that of a process that failed.
+        The exit status of the last start: 0, 128 + the signal number after a signal, or that of a process that failed.
 
     Raises
     ------
@@ -135,7 +137,19 @@ def run(arguments: Sequence[str], n: int, hosts: str | None = None) -> int:
     hello
     0
     """
-    return Launcher().run(mpiexec_command(arguments, n, hosts), environment(n, hosts))
+    integer("run: restarts", restarts, 0)
+    command = mpiexec_command(arguments, n, hosts)
+    for count in range(restarts + 1):
+        launcher, start = Launcher(), time.monotonic()
+        status = launcher.run(command, environment(n, hosts))
+        if status in [0, *(128 + number for number in FORWARDED_SIGNALS)] or launcher.signal_number:
+            break
+        end = f"has ended with exit status {status} after {time.monotonic() - start:.1f} s"
+        if count < restarts:
+            print(f"neonlite: the job {end}: restart {count + 1} of {restarts}.", file=sys.stderr, flush=True)
+        elif restarts:
+            print(f"neonlite: the job {end}. No restart of {restarts} is left.", file=sys.stderr, flush=True)
+    return status
 
 
 def mpiexec_command(arguments: Sequence[str], n: int, hosts: str | None = None) -> list[str]:

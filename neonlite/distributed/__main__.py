@@ -22,13 +22,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--hosts",
         help="hosts, such as host1:2,host2:2 for two processes on each, or a host file (default: this host)",
     )
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="after a process has failed, start all again, up to N times; SCRIPT loads its checkpoint (default: 0)",
+    )
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as for python -m")
     parser.add_argument("script", metavar="SCRIPT", help="Python script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
     args = parser.parse_args(arguments)
     python = [sys.executable, "-u", *["-m"] * args.module]
     try:
-        return run([*python, args.script, *args.arguments], args.processes, args.hosts)
+        return run([*python, args.script, *args.arguments], args.processes, args.hosts, args.restarts)
     except (ImportError, NotImplementedError, OSError, ValueError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from neonlite.backend import Backend, Tensor
 from neonlite.backend.batch_size import Shard, use_shard
-from neonlite.backend.validation import check_number
+from neonlite.backend.validation import check_number, import_extra
 from neonlite.distributed.monitor import LOOPBACK, Monitor
 from neonlite.distributed.supervisor import MPICH_PREFIX, SHARED_MEMORY, shared_memory_files, unused_files
 from neonlite.messages import describe
@@ -63,6 +63,8 @@ class Communicator:
         The index of this process among those of its host: the GPU to use.
     overlap : bool
         Whether ``Model.fit`` sums the gradients of layers while it computes those of the layers before. Default: False.
+    compress_gradients : bool
+        Whether ``Model.fit`` and ``Distributed`` send gradients as bfloat16, half the bytes of float32. Default: False.
 
     Examples
     --------
@@ -73,7 +75,7 @@ class Communicator:
     """
 
     rank, size, local_rank = 0, 1, 0
-    overlap = False
+    overlap = compress_gradients = False
     _address = LOOPBACK  # on which the monitor of rank 0 listens
 
     def __init__(self, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -105,6 +107,26 @@ class Communicator:
             The buffer.
         """
         return buffer
+
+    def sum_gradients(self, buffer: Buffer, deterministic: bool = False) -> Buffer:
+        """Sum gradients over all processes, in place: as ``all_reduce``, or with ``compress_gradients``.
+
+        Each process then rounds its buffer to bfloat16, and sums a part of it in float32, in the order of the ranks;
+        all get the parts rounded to bfloat16. Buffers of at most 64 KB are not rounded.
+
+        Parameters
+        ----------
+        buffer : Tensor or numpy.ndarray
+            The buffer, of the same shape and dtype on all processes.
+        deterministic : bool
+            As for ``all_reduce``; compressed buffers are always summed in the order of the ranks.
+
+        Returns
+        -------
+        Tensor or numpy.ndarray
+            The buffer.
+        """
+        return self.all_reduce(buffer, deterministic)
 
     def broadcast(self, buffer: Buffer, root: int = 0) -> Buffer:
         """Copy a buffer of one process to all others, in place.
@@ -234,32 +256,44 @@ class MPICommunicator(Communicator):
         return other
 
     def all_reduce(self, buffer: Buffer, deterministic: bool = False) -> Buffer:
+        return self._sum(buffer, deterministic)
+
+    def sum_gradients(self, buffer: Buffer, deterministic: bool = False) -> Buffer:
+        if not self.compress_gradients:
+            return self.all_reduce(buffer, deterministic)
+        bfloat16 = import_extra("ml_dtypes", "world().compress_gradients", "mpi").bfloat16
+        return self._sum(buffer, True, np.dtype(bfloat16))
+
+    def _sum(self, buffer: Buffer, deterministic: bool, sent: np.dtype[Any] | None = None) -> Buffer:
+        """Sum a buffer in place; with ``sent``, its values are sent in this dtype."""
         with self.monitor.waiting("all_reduce"), host_array(buffer, np.dtype(np.float32)) as values:
             values = values.reshape(-1)
             width = values.size if len(set(self.hosts)) > 1 else MAX_LOCAL_BYTES // values.itemsize
             for start in range(0, values.size, max(width, 1)):
                 part = values[start : start + width]
-                if not deterministic or self.size == 2:  # x0 + x1 = x1 + x0
+                if sent is None and (not deterministic or self.size == 2):  # x0 + x1 = x1 + x0
                     self.comm.Allreduce(self.in_place, part)
                 else:
-                    self._sum_in_order(part)
+                    self._sum_in_order(part, part.dtype if sent is None else sent)
         return buffer
 
-    def _sum_in_order(self, values: NDArray[Any]) -> None:
-        """Sum one-dimensional arrays in the order of the ranks, in place."""
+    def _sum_in_order(self, values: NDArray[Any], sent: np.dtype[Any]) -> None:
+        """Sum one-dimensional arrays in the order of the ranks, in place; long ones are sent in the dtype ``sent``."""
         n, width = self.size, -(-values.size // self.size)
         if values.nbytes <= MAX_GATHERED_BYTES:
             gathered = np.empty((n, values.size), values.dtype)
             self.comm.Allgather(values, gathered)
             add_in_order(gathered, values)
             return
-        if (key := (values.size, values.dtype)) not in self.buffers:
-            self.buffers[key] = [np.zeros((n, width), values.dtype) for _ in range(2)]
+        if (key := (values.size, sent)) not in self.buffers:
+            self.buffers[key] = [np.zeros((n, width), sent) for _ in range(2)]
         padded, parts = self.buffers[key]
+        raw = f"u{sent.itemsize}"  # MPI has no bfloat16
         padded.reshape(-1)[: values.size] = values
-        self.comm.Alltoall(padded, parts)  # part r of every process
-        add_in_order(parts, parts[0])
-        self.comm.Allgather(parts[0].copy(), padded)
+        self.comm.Alltoall(padded.view(raw), parts.view(raw))  # part r of every process
+        total = np.empty(width, values.dtype)
+        add_in_order(parts, total)
+        self.comm.Allgather(total.astype(sent, copy=False).view(raw), padded.view(raw))
         values[:] = padded.reshape(-1)[: values.size]
 
     def broadcast(self, buffer: Buffer, root: int = 0) -> Buffer:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from neonlite.layers.parameter import Parameter
 
 
-def backend_settings(be: Backend) -> dict[str, Any]:
+def backend_settings(be: Backend, communicator: Communicator) -> dict[str, Any]:
     """Return the settings on which the bits of an update depend: all processes must have the same."""
     return {
         "the version of neonlite": __version__,
@@ -35,6 +35,7 @@ def backend_settings(be: Backend) -> dict[str, Any]:
         "the runtime": be.runtime.name,
         "the dtype": be.default_dtype_name,
         "deterministic": be.deterministic,
+        "compress_gradients": communicator.compress_gradients,
     }
 
 
@@ -171,7 +172,7 @@ class GradientReducer:
 
     def _sum(self, buffers: list[Tensor]) -> None:
         for buffer in buffers:
-            self.thread_communicator.all_reduce(buffer, self.deterministic)
+            self.thread_communicator.sum_gradients(buffer, self.deterministic)
 
     def close(self) -> None:
         """End the thread."""
@@ -262,7 +263,7 @@ class Distributed(OptimizerWrapper):
         be = layers[0].be
         self._check_weights(communicator, [w for layer in layers for w in layer.parameters])
         for buffer in merge_adjacent(layers):
-            communicator.all_reduce(buffer, bool(be.deterministic))
+            communicator.sum_gradients(buffer, bool(be.deterministic))
         shard = be.minibatch_shard
         if shard is None:
             total = communicator.all_reduce(np.array([be.bsz]))[0]
@@ -283,7 +284,7 @@ class Distributed(OptimizerWrapper):
             self._check_weights(communicator, parameters)
             gradients = sums = be.evaluate([g * 1 for g in gradients])
             for g in sums:
-                communicator.all_reduce(g, bool(be.deterministic))
+                communicator.sum_gradients(g, bool(be.deterministic))
         super()._step_by(parameters, gradients, epoch)
 
     def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings) -> list[Any]:
@@ -301,7 +302,7 @@ def check_equal(communicator: Communicator, optimizer: Optimizer, weights: Seque
     import zlib
 
     be = cast("Backend", weights[0].backend)
-    check_same(communicator, "Distributed", backend_settings(be))
+    check_same(communicator, "Distributed", backend_settings(be, communicator))
     others = communicator.all_gather_objects(str({**optimizer.get_description()["config"], "name": ""}))
     if ranks := [rank for rank, other in enumerate(others) if other != others[0]]:
         raise ValueError(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from neonlite.backend.objects import Serializable
 from neonlite.backend.validation import check_number, check_numbers, distinct, integer, one_of, sequence, warn
 from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
+from neonlite.data.minibatches import MappedArray
 from neonlite.data.text import PAD, UNK, get_tokenizer
 from neonlite.encoders import (
     Column,
@@ -144,7 +145,7 @@ class ArrayEncoder(InputEncoder):
     def feature_units(self) -> tuple[list[float], list[float]] | None:
         return None if self.mean is None or self.deviation is None else ([*self.mean], [*self.deviation])
 
-    def encode(self, where: str, X: Any) -> NDArray[Any]:
+    def encode(self, where: str, X: Any) -> Any:
         try:
             x = numeric_array(where, X)
         except TypeError as error:
@@ -157,7 +158,12 @@ class ArrayEncoder(InputEncoder):
             raise ValueError(
                 f"{where}: expected rows of shape {sizes}, an array {(len(x), *sizes)}, got {x.shape}.{hint}"
             )
+        if isinstance(x, MappedArray):  # the iterator checks the rows that it reads
+            return x.map(self._encode_rows)
         check_all_finite(f"{where}: X", x, np.float32, way_out="")
+        return self._encode_rows(x)
+
+    def _encode_rows(self, x: NDArray[Any]) -> NDArray[Any]:
         if self.mean is not None:
             x = ((x - np.asarray(self.mean)) / np.asarray(self.deviation)).astype(np.float32)
         x = x.transpose(self.permutation)
@@ -382,12 +388,13 @@ def choose_encoder(
     ValueError
         The layout is ambiguous, or is not one of an array with this number of axes.
     """
-    texts = as_texts(where, X)
+    is_mapped = isinstance(X, MappedArray)
+    texts = None if is_mapped else as_texts(where, X)
     if texts is not None:
         if vocab_size is None:
             raise ValueError(f"{where}: expected a network that starts with a LookupTable for texts. Add one.")
         return TextEncoder.from_data(where, texts, vocab_size, length)
-    table = read_table(where, X)
+    table = None if is_mapped else read_table(where, X)
     if table is not None:
         if vocab_size is not None:
             if texts := only_texts(table):
@@ -433,7 +440,7 @@ def numeric_array(where: str, X: Any) -> NDArray[Any]:
     if isinstance(X, str):
         raise TypeError(f"{where}: expected data, got the path {X!r}. Read it first: pandas.read_csv(path).")
     array = to_array(where, X, "X")
-    is_boolean = array.dtype == np.uint8 and np.asarray(X).dtype == bool
+    is_boolean = array is not X and array.dtype == np.uint8 and np.asarray(X).dtype == bool
     return array.astype(np.float32) if is_boolean else array
 
 
@@ -526,10 +533,28 @@ def have_decimal_commas(texts: Collection[str]) -> bool:
 
 def moments(x: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and standard deviation over the rows; 1 for the deviation of a constant feature."""
-    numbers = x.astype(np.float64)
-    mean, deviation = numbers.mean(axis=0), numbers.std(axis=0)
+    if isinstance(x, MappedArray):
+        mean, deviation = moments_of_blocks(x)
+    else:
+        numbers = x.astype(np.float64)
+        mean, deviation = numbers.mean(axis=0), numbers.std(axis=0)
     is_constant = deviation <= 1e-12 * np.abs(mean)
     return mean, np.where(is_constant, 1.0, deviation)
+
+
+def moments_of_blocks(x: MappedArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and standard deviation over the rows of files, which are read in blocks.
+
+    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+    """
+    count, mean, squares = 0, np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
+    for start in range(0, len(x), x.block_rows):
+        rows = x[start : start + x.block_rows].astype(np.float64)
+        n, difference = len(rows), rows.mean(axis=0) - mean
+        squares += n * rows.var(axis=0) + difference**2 * count * n / (count + n)
+        mean += difference * n / (count + n)
+        count += n
+    return mean, np.sqrt(squares / count)
 
 
 def tokenize(text: str, tokenizer: str) -> Sequence[str]:

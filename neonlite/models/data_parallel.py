@@ -81,7 +81,7 @@ class DataParallel:
         config = {k: v for k, v in dataset.get_state().items() if k not in ("epoch", "start", "minibatch", "seed")}
         encoders = ("preprocessing", "input_encoder", "target_encoder")
         settings = {
-            **backend_settings(self.be),
+            **backend_settings(self.be, self.communicator),
             "the parameters": [(w.shape, len(states)) for (w, _), states in parameters_with_states(model)],
             "the layers": description_of(model.layers),
             "the layers that are trained": [layer.name for layer in model.layers_to_optimize],

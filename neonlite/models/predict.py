@@ -351,7 +351,7 @@ def read_rows(where: str, X: Any, shape: Any) -> tuple[list[NDArray[Any]], list[
         shapes, inputs = shape, list(X)
     else:
         shapes, inputs = [shape], [X]
-    arrays = [to_array(where, x, "X") for x in inputs]
+    arrays: list[NDArray[Any]] = [np.asarray(to_array(where, x, "X")) for x in inputs]
     if len({*map(len, arrays)}) > 1:
         raise ValueError(f"{where}: expected arrays with equal numbers of rows, got {[*map(len, arrays)]}")
     for x, expected in zip(arrays, shapes, strict=True):

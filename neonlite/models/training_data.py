@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from neonlite import layers, transforms
 from neonlite.backend.validation import check_number, from_name, warn
 from neonlite.data import ArrayIterator, NervanaDataIterator
-from neonlite.data.iterator import Minibatch, row_shape, to_array
-from neonlite.data.minibatches import IntegerRange, MinibatchBuffers, Preprocessing
+from neonlite.data.iterator import Minibatch, map_rows, row_shape, to_array
+from neonlite.data.minibatches import IntegerRange, MappedArray, MinibatchBuffers, Preprocessing
 from neonlite.encoders import read_column
 from neonlite.encoders.inputs import (
     MAX_TEXT_TOKENS,
@@ -98,6 +98,8 @@ class TrainingData:
         if isinstance(y, str):
             X, y = split_column(where, X, y)
         rows: Any = X
+        rows = [map_rows(x) for x in rows] if is_list_of_arrays(X) else map_rows(X)
+        y = np.asarray(y) if isinstance(y, MappedArray) else y
         num_targets = len(y) if isinstance(y, Sized) and getattr(y, "ndim", None) != 0 else None
         if is_list_of_arrays(rows) and len(rows) == num_targets != len(rows[0]):
             rows = to_array(where, rows, "X")  # an array for each row, and not for each input
@@ -156,6 +158,7 @@ class TrainingData:
                 f"{self.where}: expected {limits.dtype} inputs, as in the training data, got {inputs.dtype}. Convert "
                 f"them: (255 * X).astype({limits.dtype!r}) for values from 0 to 1."
             )
+        inputs = in_memory(inputs)
         is_scaled = not isinstance(encoder, ArrayEncoder) or encoder.mean is not None or inputs.dtype == np.uint8
         if not is_scaled and encoder.layout != "NT":
             way_out = f"Scale them, such as X / {np.abs(inputs).max():.3g}; uint8 is divided by 255 automatically."
@@ -332,8 +335,10 @@ class TrainingData:
     ) -> ArrayIterator:
         """Return an iterator over rows."""
 
-        def select(array: NDArray[Any]) -> NDArray[Any]:
-            return array if rows is None else array[rows]
+        def select(array: Any) -> Any:
+            if rows is None:
+                return array
+            return array.select(rows) if isinstance(array, MappedArray) else array[rows]
 
         inputs, encoder, num_outputs = [select(x) for x in self.inputs], self.input_encoder, self._num_outputs
         nclass, targets = None, None if self.targets is None else select(self.targets)
@@ -633,11 +638,17 @@ def check_scale(model: ModelBase, dataset: NervanaDataIterator) -> None:
         return
     where, name = f"{model.name}.fit", dataset.name
     if dataset.preprocessing is None and dataset.augment is None:
-        for x in (source.array for source in dataset.sources):
+        for x in (in_memory(source.array) for source in dataset.sources):
             factor = "1 / 255" if x.dtype == "uint8" else f"1 / {np.abs(x).max():.3g}"
             warn_if_unscaled(where, model.layers, x, f"Pass scale={factor} to {name}.")
     if dataset.nclass is None and dataset.target_rows is not None:
-        warn_of_targets(where, dataset.target_rows)
+        warn_of_targets(where, in_memory(dataset.target_rows))
+
+
+def in_memory(rows: Any) -> NDArray[Any]:
+    """Return rows, of files the first ones."""
+    array: NDArray[Any] = rows[:MAX_RMS_ROWS] if isinstance(rows, MappedArray) else rows
+    return array
 
 
 def warn_if_unscaled(where: str, network: layers.LayerContainer, inputs: Any, way_out: str) -> None:

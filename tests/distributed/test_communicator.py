@@ -17,8 +17,8 @@ from neonlite.distributed import Communicator, NcclCommunicator, world
 from neonlite.models import Model
 
 TOGETHER = {
-    2: ["arrays", "views", "tensors", "objects", "barriers", "refused", "nccl"],
-    3: ["arrays", "views", "objects", "barriers", "nccl"],
+    2: ["arrays", "compressed", "views", "tensors", "objects", "barriers", "refused", "nccl"],
+    3: ["arrays", "compressed", "views", "objects", "barriers", "nccl"],
     4: ["arrays", "views", "tensors", "objects"],
 }
 RANKS = pytest.mark.parametrize("n", [2, 3, 4])
@@ -52,6 +52,43 @@ def check_sum(results: list[Any], arrays: list[Any], deterministic: bool) -> Non
 
 
 # --- NumPy arrays ----------------------------------------------------------------------------------------------------
+
+
+@needs_mpi
+@pytest.mark.long
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_compressed_gradients_are_rounded_twice_to_bfloat16_and_equal_on_all_ranks(ranks, dtype, n):
+    pytest.importorskip("ml_dtypes")
+    results = ranks("compressed", n)
+    for size in (100, 16385, 2_500_000):
+        terms = [values(rank, size, dtype).astype(np.float64) for rank in range(n)]
+        for result in results:
+            np.testing.assert_array_equal(result[True, dtype, size], results[0][True, dtype, size], strict=True)
+        error = abs(results[0][True, dtype, size] - sum(terms))
+        if size * (8 if dtype == "float64" else 4) <= 1 << 16:
+            np.testing.assert_array_equal(
+                results[0][True, dtype, size],
+                sum_in_order([values(rank, size, dtype) for rank in range(n)]),
+                strict=True,
+            )
+        else:
+            bound = sum(map(abs, terms)) * 2**-8 * 1.01 + abs(sum(terms)) * 2**-8 * 1.01
+            assert (error <= bound).all()
+            assert 2**-10 < error.mean() / abs(sum(terms)).mean() < 2**-7
+        check_sum([result[False, dtype, size] for result in results], [x.astype(dtype) for x in terms], False)
+
+
+@needs_mpi
+@pytest.mark.long
+def test_compressed_gradients_that_are_not_finite_stay_so(ranks):
+    pytest.importorskip("ml_dtypes")
+    for result in ranks("compressed", 2):
+        x = result["not finite"]
+        assert np.isnan(x[0])
+        assert x[1] == np.inf
+        assert np.isnan(x[2])
+        assert (x[3:] == 2).all()
 
 
 @needs_mpi

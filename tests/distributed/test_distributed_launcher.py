@@ -20,6 +20,7 @@ import pytest
 
 from neonlite.distributed import RANK_SHELL, RUN_CALL, environment, launch, mpiexec_command, run
 from neonlite.distributed.__main__ import main
+from neonlite.models.training_state import read_checkpoint
 
 pytest.importorskip("mpi4py")
 pytest.importorskip("cloudpickle")
@@ -621,6 +622,79 @@ def test_the_command_runs_a_script_or_a_module_with_its_arguments(tmp_path):
     for script in (["script.py"], ["-m", "script"]):
         command = [*CLI, "-n", "2", *script, "-n", "7", "--help"]
         assert subprocess.check_output(command, text=True, cwd=tmp_path) == "['-n', '7', '--help']\n" * 2
+
+
+# --- restarts ---
+
+RESUMING = """
+import os, signal, sys
+import numpy as np
+import neonlite as nl
+from neonlite.callbacks import Callback, Callbacks, SerializeModelCallback
+from neonlite.distributed import world
+from neonlite.layers import Affine, Dropout
+
+path, kills = sys.argv[1], sys.argv[2:]
+comm = world()
+be = nl.gen_backend("cpu", batch_size=8, rng_seed=1)
+generator = np.random.default_rng(0)
+X, y = generator.random((90, 5), np.float32), generator.integers(0, 3, 90)
+train = nl.data.ArrayIterator(X, y, nclass=3, shuffle=True)
+layers = [Affine(6, activation="relu"), Dropout(0.8), Affine(3, activation="softmax")]
+model = nl.Model(path if os.path.exists(path) else layers)
+
+
+class Kill(Callback):
+    def on_minibatch_end(self, epoch, minibatch):
+        name = f"{epoch}-{minibatch}"
+        if comm.rank == 1 and name in kills and not os.path.exists(name):
+            open(name, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+callbacks = Callbacks(model, progress_bar=False)
+callbacks.add_callback(SerializeModelCallback(path))
+callbacks.add_callback(Kill())
+model.fit(train, "cross_entropy", "adam", 4, callbacks, distributed=True)
+"""
+
+
+@pytest.mark.long
+def test_a_job_whose_rank_is_killed_is_started_again_and_ends_with_the_bits_of_an_uninterrupted_one(
+    tmp_path, capfd, monkeypatch
+):
+    (tmp_path / "train.py").write_text(RESUMING)
+    monkeypatch.chdir(tmp_path)
+    assert main(["-n", "2", "--restarts", "3", "train.py", "killed.neon", "0-2", "2-3"]) == 0
+    errors = capfd.readouterr().err
+    assert main(["-n", "2", "train.py", "whole.neon"]) == 0
+    assert re.findall("restart . of 3", errors) == ["restart 1 of 3", "restart 2 of 3"]
+    (killed, whole) = (read_checkpoint(tmp_path / f"{name}.neon")[1] for name in ("killed", "whole"))
+    assert killed.keys() == whole.keys()
+    for name, values in whole.items():
+        np.testing.assert_array_equal(killed[name], values, strict=True)
+
+
+@pytest.mark.long
+def test_a_job_that_fails_again_and_again_ends_with_a_message(tmp_path, capfd, monkeypatch):
+    (tmp_path / "script.py").write_text("open('starts', 'a').write('x'); raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    assert run([sys.executable, "script.py"], 1, restarts=2) == 3
+    assert (tmp_path / "starts").read_text() == "xxx"
+    *others, last = [line for line in capfd.readouterr().err.splitlines() if "the job" in line]
+    assert [line.partition(" s: ")[2] for line in others] == ["restart 1 of 2.", "restart 2 of 2."]
+    assert re.fullmatch(
+        r"neonlite: the job has ended with exit status 3 after \d+\.\d s. No restart of 2 is left.", last
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", ["raise SystemExit(143)", "pass"])
+def test_a_job_that_a_signal_has_ended_is_not_started_again(tmp_path, end, monkeypatch):
+    (tmp_path / "script.py").write_text(f"open('starts', 'a').write('x')\n{end}")
+    monkeypatch.chdir(tmp_path)
+    run([sys.executable, "script.py"], 1, restarts=2)
+    assert (tmp_path / "starts").read_text() == "x"
 
 
 def test_the_command_prints_an_error(monkeypatch, capsys):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import neonlite as nl
-from neonlite.distributed import optimizer as module
+from neonlite.distributed import Communicator, optimizer as module
 from neonlite.distributed.optimizer import Distributed, backend_settings, check_same, differ, first_difference
 from neonlite.optimizers import GradientDescentMomentum
 
@@ -51,15 +51,16 @@ def test_equal_values_are_no_difference_whatever_the_order_of_the_keys(x, y):
 
 
 def test_the_settings_of_a_backend_name_its_runtime_and_dtype(be):
-    settings = backend_settings(be)
+    settings = backend_settings(be, Communicator())
     assert (settings["the runtime"], settings["the dtype"]) == (be.runtime.name, "float32")
 
 
 def test_a_step_adds_up_the_gradients_of_all_processes(be, monkeypatch):
-    def all_reduce(g, is_deterministic):
+    def sum_gradients(g, is_deterministic):
         g[:] = g + 10  # the sum with the gradient of the other process
 
-    two = SimpleNamespace(size=2, all_reduce=all_reduce, all_gather_objects=lambda x: [x, x])
+    two = Communicator()
+    vars(two).update(size=2, sum_gradients=sum_gradients, all_gather_objects=lambda x: [x, x])
     monkeypatch.setattr(module, "world", lambda: two)
     w, optimizer = be.array([[1.0, 2.0]]), Distributed(GradientDescentMomentum(0.5, 0.0))
     gradient = w * 1

@@ -50,6 +50,25 @@ def arrays(comm, folder):
     return result
 
 
+def compressed(comm, folder):
+    """Sum gradients that are sent as bfloat16: long ones, those of 64 KB, and values that are not finite."""
+    result = {}
+    for compress in (True, False):
+        comm.compress_gradients = compress
+        for dtype in ("float32", "float64", "float16"):
+            for size in (100, 16385, 2_500_000):
+                x = values(comm.rank, size, dtype)
+                assert comm.sum_gradients(x) is x
+                result[compress, dtype, size] = x
+    comm.compress_gradients = True
+    x = np.ones(20_000, np.float32)
+    x[:2] = [np.nan, np.inf][comm.rank % 2], np.inf
+    x[2:3].view(np.uint32)[:] = 0x7FFFFFFF  # NaN
+    result["not finite"] = comm.sum_gradients(x)
+    comm.compress_gradients = False
+    return result
+
+
 def views(comm, folder):
     """Sum and broadcast arrays that are not contiguous, of several dimensions, of none, and empty."""
     result = {}

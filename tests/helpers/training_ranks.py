@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import signal
+import tempfile
 import warnings
 from functools import partial
 from typing import Any
@@ -25,7 +26,7 @@ from neonlite.callbacks import (
     SaveBestStateCallback,
     SerializeModelCallback,
 )
-from neonlite.data import ArrayIterator, NervanaDataIterator
+from neonlite.data import ArrayIterator, MappedArray, NervanaDataIterator, minibatches
 from neonlite.distributed import Distributed, communicator, world
 from neonlite.distributed.optimizer import GradientReducer
 from neonlite.initializers import Constant
@@ -216,6 +217,60 @@ def overlapping(comm, folder):
                 result[kind, overlap] = model.get_weights(), record.count, record.sums
     finally:
         comm.overlap, data_parallel.GradientReducer = False, original
+    return result
+
+
+def compressed(comm, folder):
+    """Send gradients as bfloat16, all of them: in ``fit``, also while it computes the others, and in custom loops."""
+    result, limit = {}, communicator.MAX_GATHERED_BYTES
+    communicator.MAX_GATHERED_BYTES = 0
+    try:
+        for comm.compress_gradients in (True, False):
+            for comm.overlap in (False, True):
+                start(comm)
+                result[comm.compress_gradients, comm.overlap] = fitted("mlp", "adam").get_weights()
+            comm.overlap = False
+            start(comm)
+            w = Linear(3, Constant(1.0), name="linear")
+            w.configure(4)
+            w.allocate()
+            gradient = w.be.array(np.full(w.W.shape, 1 + 2**-9, np.float32))
+            Distributed("sgd").step([w.W], [gradient])
+            result["step", comm.compress_gradients] = w.W.get()
+        comm.compress_gradients = comm.rank == 0
+        start(comm)
+        result["error"] = message(lambda: fitted("mlp", "sgd"))
+    finally:
+        comm.compress_gradients, communicator.MAX_GATHERED_BYTES = False, limit
+    return result
+
+
+def on_files(comm, folder):
+    """Train on memory-mapped files that are shuffled by blocks of 2 rows, 4 at a time; stop within an epoch, resume."""
+    result, limits = {}, (minibatches.BLOCK_BYTES, minibatches.WINDOW_BLOCKS)
+    minibatches.BLOCK_BYTES, minibatches.WINDOW_BLOCKS = 48, 4
+    try:
+        with tempfile.TemporaryDirectory() as files:
+            X, y = rows(70, 6)
+            for i, part in enumerate(np.split(X.astype(np.float32), [20, 50])):
+                np.save(f"{files}/{i}.npy", part)
+            mapped = MappedArray([f"{files}/{i}.npy" for i in range(3)])
+            for name in ("whole", "resumed"):
+                start(comm)
+                data = ArrayIterator(mapped, y, nclass=CLASSES, shuffle=True)
+                assert data.block_rows == 2
+                model = Model([affine(8, "hidden", Rectlin()), affine(CLASSES, "out", Softmax())])
+                if name == "resumed":
+                    callbacks = Callbacks(model, data, progress_bar=False)
+                    callbacks.add_callback(StopAt(1, 2))
+                    model.fit(data, "cross_entropy", optimizer("sgd"), 3, callbacks, distributed=True)
+                    assert model.epoch_index == 1
+                    assert model.minibatch_index
+                model.fit(data, "cross_entropy", optimizer("sgd"), 3, distributed=True)
+                result[name] = model.get_weights()
+    finally:
+        minibatches.BLOCK_BYTES, minibatches.WINDOW_BLOCKS = limits
+        minibatches.shuffle_window.cache_clear()
     return result
 
 

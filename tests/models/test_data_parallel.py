@@ -26,13 +26,14 @@ from neonlite.models.training_state import read_checkpoint
 from neonlite.optimizers import Adam, get_param_list
 
 IN_TWO = (
-    "deterministic fastest on_runtimes partial_rounding running_statistics starting_from_rank_0 overlapping metrics "
-    "accumulated weighted files uninterrupted first_part second_part last_part endings early_stop signals mismatches "
-    "after_an_error custom_loops other_runtimes other_weights no_batch_size loaded_on_rank_0 loaded_before_connecting"
+    "deterministic fastest on_runtimes partial_rounding running_statistics starting_from_rank_0 overlapping compressed "
+    "on_files metrics accumulated weighted files uninterrupted first_part second_part last_part endings early_stop "
+    "signals mismatches after_an_error custom_loops other_runtimes other_weights no_batch_size loaded_on_rank_0 "
+    "loaded_before_connecting"
 )
 IN_THREE = (
     "deterministic fastest unequal partial_rounding running_statistics starting_from_rank_0 overlapping metrics "
-    "accumulated weighted files endings early_stop signals mismatches custom_loops other_weights"
+    "compressed accumulated weighted files endings early_stop signals mismatches custom_loops other_weights"
 )
 IN_FOUR = "deterministic fastest partial_rounding second_part"
 TOGETHER = {2: IN_TWO.split(), 3: IN_THREE.split(), 4: IN_FOUR.split()}
@@ -247,6 +248,16 @@ def test_weights_and_random_numbers_are_those_of_rank_0(ranks, n):
     assert distance(results[0]["after"], model.get_weights()) <= 1e-4
 
 
+@pytest.mark.long
+def test_training_on_files_has_the_bits_of_any_number_of_ranks_and_of_a_part_that_was_resumed(ranks):
+    results = ranks("on_files", 2)
+    for result in results:
+        assert_same([result["whole"], result["resumed"]])
+    assert_same([result["whole"] for result in results])
+    alone = training_ranks.on_files(world(), None)["whole"]
+    assert distance(results[0]["whole"], alone) <= 1e-6
+
+
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-12)])
 def test_running_statistics_are_the_mean_of_those_of_the_ranks(ranks, dtype, tolerance, n):
@@ -272,6 +283,19 @@ def test_sums_during_the_backward_pass_have_the_same_bits_on_all_ranks(ranks, ki
         _, buckets, sums = result[kind, True]
         assert buckets >= 2
         assert sums >= buckets  # in some steps at least
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("n", [2, 3])
+def test_training_with_compressed_gradients_has_the_same_bits_on_all_ranks_and_is_close_to_that_without(ranks, n):
+    pytest.importorskip("ml_dtypes")
+    results = ranks("compressed", n)
+    for overlap in (False, True):
+        assert_same([result[True, overlap] for result in results])
+        assert 1e-5 < distance(results[0][True, overlap], results[0][False, overlap]) < 0.02
+    for result in results:
+        assert (result["step", True] != result["step", False]).all()
+        assert "expected compress_gradients to be the same on all processes, got True on rank 0" in result["error"]
 
 
 def test_without_mpiexec_a_distributed_fit_has_the_bits_of_a_plain_one():
