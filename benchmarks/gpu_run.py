@@ -122,7 +122,8 @@ def machine(run: Run) -> None:
         rates = {f"{kind} TFLOP/s": round(rate / 1e12, 1) for kind, rate in of.rates.items()}
         return {"copy TB/s": round(of.bandwidth / 1e12, 3), **rates}
 
-    run.row("versions", lambda: gpu.machine("neonlite", "cupy-cuda13x", "nvidia-cudnn-frontend", "torch", "jax"))
+    packages = "neonlite", "jax", "torch", "nvidia-cudnn-frontend", "cupy-cuda13x"
+    run.row("versions", lambda: dict(reversed(gpu.machine(*packages).items())))
     rows = {"packages": gpu_check.packages, "libraries": gpu_check.device, "clocks before": clocks, "speeds": speeds}
     for name, work in (rows | {"clocks after": clocks}).items():
         run.row(name, work)
