@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain, count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neonlite.autodiff import Autodiff
@@ -73,6 +72,8 @@ def explore(tree: OpTreeNode, max_nodes: int | None = 40) -> anywidget.AnyWidget
 @cache
 def widget_class() -> Any:
     """Return the class of the widget, which needs anywidget."""
+    from pathlib import Path
+
     try:
         import anywidget
         import traitlets

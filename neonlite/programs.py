@@ -11,6 +11,7 @@ import copy
 import functools
 import inspect
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from operator import methodcaller
@@ -101,8 +102,9 @@ class Trace:
     def __init__(self, name: str) -> None:
         self.name = name
         self.created: dict[int, Any] = {}  # {id of the memory: memory} of the tensors that the function has created
-        self.written: dict[int, list[tuple[Tensor, Operand]]] = {}  # {id of the memory: tensors and values}
-        self.values: dict[int, tuple[Tensor, Operand]] = {}  # {id of a tensor: it, and the expression that it reads as}
+        self.written: dict[int, list[tuple[Tensor, Operand]]] = {}  # {id of the memory: tensors, sorted, and values}
+        # {id of the memory: {id of a tensor: it, and the expression that it reads as}}
+        self.values: dict[int, dict[int, tuple[Tensor, Operand]]] = {}
         self.steps: list[Any] = []  # with ``current_updates()``, ``count()`` and ``finish()``, for each run
         self.activation_inputs: dict[Any, Any] = {}  # {layer: its inputs}
         self.uses: list[Any] = []  # layers and other objects whose attributes the function reads
@@ -120,19 +122,20 @@ class Trace:
         written = self.written.get(id(x.allocation))
         if written is None:
             return x
-        if id(x) not in self.values:
+        values = self.values.setdefault(id(x.allocation), {})
+        if id(x) not in values:
             be, steps, base = x.backend, [], x
-            while not (found := [pair for pair in written if is_same_memory(pair[0], base)]):
+            while not (found := [pair for pair in written[find_range(written, base)] if is_same_memory(pair[0], base)]):
                 if base.base is None or base.view_op is None:
-                    self._check_whole(x, written)
+                    self._check_whole(x, written[find_range(written, x)])
                     return x
                 steps.append(base.view_op)
                 base = base.base
             value = be.reshape(found[0][1], base.shape)
             for op, attrs in reversed(steps):
                 value = be.build(op, value, **attrs)
-            self.values[id(x)] = x, be.stop_gradient(value)
-        return self.values[id(x)][1]
+            values[id(x)] = x, be.stop_gradient(value)
+        return values[id(x)][1]
 
     def write(self, tensors: Sequence[Tensor], values: Sequence[Any]) -> None:
         """Record an assignment of values, each an operand or a number."""
@@ -149,10 +152,10 @@ class Trace:
             pairs.append((t, be.broadcast_to(be.astype(operand, t.info.dtype), t.shape)))
         for t, value in pairs:
             written = self.written.setdefault(id(t.allocation), [])
-            written[:] = [pair for pair in written if not is_same_memory(pair[0], t)]
-            self._check_whole(t, written)
-            written.append((t, value))
-            self.values = {k: pair for k, pair in self.values.items() if pair[0].allocation is not t.allocation}
+            overlapping = find_range(written, t)
+            self._check_whole(t, written[overlapping])
+            written[overlapping] = [(t, value)]
+            self.values.pop(id(t.allocation), None)
 
     def _check_whole(self, x: Tensor, written: Iterable[tuple[Tensor, Operand]]) -> None:
         """Raise ValueError if a part of a tensor has been assigned, or it is a part of an assigned one."""
@@ -185,6 +188,12 @@ class Trace:
         for key in self.written.keys() & self.created.keys():
             for t, _ in self.written[key]:
                 t.root.__class__ = t.__class__ = Argument
+
+
+def find_range(written: Sequence[tuple[Tensor, Operand]], x: Tensor) -> slice:
+    """Return where tensors overlap x, among sorted tensors of its memory of which no two overlap."""
+    start = bisect_right(written, x.span[0], key=lambda pair: pair[0].span[1])
+    return slice(start, bisect_left(written, x.span[1], lo=start, key=lambda pair: pair[0].span[0]))
 
 
 def is_same_memory(x: Tensor, y: Tensor) -> bool:

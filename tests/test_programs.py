@@ -148,6 +148,55 @@ def test_assignments_are_made_in_the_order_of_the_function(be, rng, name):
             np.testing.assert_allclose(x.get(), y, rtol=1e-5, atol=1e-5)
 
 
+def test_parts_of_one_memory_are_assigned_in_any_order(be, rng):
+    expected, order = rng.normal(size=(20, 2)), rng.permutation(40) % 20
+    w = be.array(expected)
+    rows = [w[i : i + 1] for i in range(20)]
+
+    def assign_rows():
+        for i in order:
+            rows[i][:] = rows[i] + 2 * w[(7 * i) % 20 : (7 * i) % 20 + 1]
+        return rows[3] * 2
+
+    result = nl.jit(assign_rows)()
+    for i in order:
+        expected[i] += 2 * expected[(7 * i) % 20]
+    np.testing.assert_allclose(w.get(), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(result.get(), expected[3:4] * 2, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("part", [slice(3, 5), slice(4, 6), slice(2, 7), slice(0, 20)])
+def test_a_tensor_of_which_a_part_was_assigned_cannot_be_read_or_written(be, part):
+    w = be.zeros((20, 2))
+
+    def assign_part(use):
+        for i in (8, 4, 0, 12):
+            w[i : i + 1] = 1
+        use(w[part])
+        return w[13:20] + 1
+
+    for use in (lambda x: x + 1, lambda x: x.__setitem__(slice(None), 2)):
+        with pytest.raises(ValueError, match="expected tensors that are written as a whole"):
+            nl.jit(lambda use=use: assign_part(use))()
+    np.testing.assert_array_equal(nl.jit(lambda: assign_part(lambda x: None))().get(), 1)
+
+
+def test_an_assignment_is_compared_with_what_it_may_overlap_only(be, monkeypatch):
+    w, compared = be.zeros((200, 2)), []
+    overlap = nl.programs.overlap
+    monkeypatch.setattr(nl.programs, "overlap", lambda x, y: (compared.append(x), overlap(x, y))[1])
+
+    @nl.jit
+    def assign_rows():
+        for i in range(200):
+            w[i : i + 1] = i
+        return be.zeros((1, 1))
+
+    assign_rows()
+    assert len(compared) <= 400
+    np.testing.assert_array_equal(w.get()[:, 0], range(200))
+
+
 def test_a_tensor_that_the_function_creates_is_new_in_each_call(be):
     @nl.jit
     def f(x):

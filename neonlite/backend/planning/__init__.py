@@ -15,8 +15,8 @@ All values are computed before targets that alias operands are written, so ``x[:
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right, insort
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,8 @@ class Plan(StepList):
             The stages.
         """
         self.stages, self.stage_of = stages, {v: i for i, stage in enumerate(stages) for v in stage.steps}
+        # two, so that one of them is another value than any given one
+        self.last_raising = sorted(self.raising_values, key=self.stage_of.__getitem__)[-2:]
         self.last_read = find_last_reads(self)
         self.is_direct = [not self.targets_alias and can_write_directly(self, v) for v in self.outputs]
         self.temporaries = find_temporaries(self)
@@ -144,9 +146,9 @@ class Plan(StepList):
         shifts : dict of int
             {value: bytes} of values that start beyond a multiple of the alignment.
         """
-        separate = assign_offsets(self, shifts)
+        separate = assign_offsets(self, shifts) if shifts else (self.offsets, self.arena_bytes)
         self.in_place = find_dead_operands(self, shifts)
-        self.offsets, self.arena_bytes = assign_offsets(self, shifts)
+        self.offsets, self.arena_bytes = assign_offsets(self, shifts) if self.in_place else separate
         if self.arena_bytes > separate[1]:  # longer lifetimes may leave larger gaps
             self.in_place = {}
             self.offsets, self.arena_bytes = separate
@@ -248,7 +250,7 @@ def find_last_reads(plan: Plan) -> dict[int, int]:
 def can_write_directly(plan: Plan, v: int) -> bool:
     """Return whether a value can be written to its target directly: no aliased operand is read afterwards."""
     i, step, stage_index = plan.outputs[v], plan.step_of(v), plan.stage_of[v]
-    if any(plan.stage_of[u] >= stage_index and (u != v or step.kind != "library") for u in plan.raising_values):
+    if any(plan.stage_of[u] >= stage_index and (u != v or step.kind != "library") for u in plan.last_raising):
         return False
     if (step.kind != "elementwise" or v in plan.viewed_values) and not plan.targets[i].attrs["contiguous"]:
         return False
@@ -292,7 +294,7 @@ def assign_to_targets(plan: Plan) -> dict[int, list[int]]:
     For example ``e = exp(x)`` of a softmax, or ``W x`` before a bias is added.
     """
     held: dict[int, list[int]] = {}
-    last_raise = max((plan.stage_of[v] for v in plan.raising_values), default=-1)
+    last_raise = max((plan.stage_of[v] for v in plan.last_raising), default=-1)
     waiting: dict[tuple[Shape, str], list[int]] = {}  # in the order of their stages
     for v in sorted(plan.temporaries, key=plan.stage_of.__getitem__):
         if v not in plan.viewed_values and v not in plan.outputs:
@@ -360,21 +362,53 @@ def assign_offsets(plan: Plan, shifts: dict[int, int]) -> tuple[dict[int, int], 
         (align_bytes(plan.step_of(v).nbytes + shifts.get(v, 0)), plan.stage_of[v], last, v) for v, last in until.items()
     ]
     offsets: dict[int, int] = {}
-    used: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), sorted
-    ends: dict[tuple[int, int, int], int] = {}  # where the next one of the same size and lifetime is placed, or after
+    end = plan.arena_start
+    used: defaultdict[int, list[int]] = defaultdict(list)  # {span of stages: memory in use in any of them}
+    used_always: defaultdict[int, list[int]] = defaultdict(list)  # {span of stages: memory in use in all of them}
     for nbytes, first, last, v in sorted(lifetimes, key=lambda lifetime: -lifetime[0]):
-        at = ends.get((nbytes, first, last), plan.arena_start)
-        for n in range(bisect_left(used, (at,)), len(used)):
-            low, high, f, t = used[n]
-            if f <= last and first <= t:
-                if at + nbytes <= low:
-                    break
-                at = max(at, high)
+        parts, enclosing = _spans(first, last, len(plan.stages) + 1)
+        taken = [used[span] for span in parts if span in used]
+        taken += [used_always[span] for span in enclosing if span in used_always]
+        at, before = plan.arena_start, -1
+        while at != before:
+            before = at
+            for ranges in taken:
+                n = bisect_right(ranges, at) // 2 * 2
+                while n < len(ranges) and ranges[n] < at + nbytes:  # the next range begins too early
+                    at, n = ranges[n + 1], n + 2
+        for span in parts:
+            _add_range(used_always[span], at, at + nbytes)
+        for span in (*parts, *enclosing):
+            _add_range(used[span], at, at + nbytes)
         offsets[v] = at + shifts.get(v, 0)
-        ends[nbytes, first, last] = at + nbytes
-        insort(used, (at, at + nbytes, first, last))
-    end = max((high for _, high, _, _ in used), default=plan.arena_start)
+        end = max(end, at + nbytes)
     return {v: offsets[owner] for v, owner in owners.items()}, end
+
+
+def _spans(first: int, last: int, num_stages: int) -> tuple[list[int], set[int]]:
+    """Return the spans, of a tree over the stages, that make up those of a lifetime, and those that enclose them.
+
+    Span i consists of the spans 4 i to 4 i + 3; ``num_stages + k`` is stage k.
+    """
+    low, high, parts, enclosing = num_stages + first, num_stages + last + 1, [], set()
+    while low < high:
+        while low % 4 and low < high:
+            parts.append(low)
+            low += 1
+        while high % 4 and low < high:
+            high -= 1
+            parts.append(high)
+        low, high = low // 4, high // 4
+    for span in parts:
+        while (span := span // 4) and span not in enclosing:
+            enclosing.add(span)
+    return parts, enclosing
+
+
+def _add_range(ranges: list[int], low: int, high: int) -> None:
+    """Add a range to ranges, the sorted start and end of each; ranges that overlap or touch become one."""
+    i, k = bisect_left(ranges, low), bisect_right(ranges, high)
+    ranges[i:k] = [low][i % 2 :] + [high][k % 2 :]
 
 
 def align_bytes(nbytes: int) -> int:

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
 from itertools import product
-from pathlib import Path
 from threading import Lock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -29,6 +28,7 @@ from neonlite.typing import NumPyArray as Array
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+    from pathlib import Path
 
 T = TypeVar("T")
 
@@ -273,6 +273,8 @@ def min_gemm_work() -> int:
 def library_folders() -> list[Path]:
     """Return the folders in which pip and conda install libraries: environment, base environment, and user folder."""
     prefixes = dict.fromkeys((sys.prefix, os.environ.get("CONDA_PREFIX"), sys.base_prefix, site.getuserbase()))
+    from pathlib import Path  # imported here, as it takes 5 ms
+
     return [Path(prefix, *("Library", "bin") if os.name == "nt" else ("lib",)) for prefix in prefixes if prefix]
 
 
@@ -355,7 +357,8 @@ def get_openblas() -> AbstractContextManager[None]:
     It is found among the files that the process has mapped, so only on Linux, as oneDNN.
     """
     try:
-        maps = os.fsdecode(Path("/proc/self/maps").read_bytes())
+        with open("/proc/self/maps", "rb") as file:
+            maps = os.fsdecode(file.read())
     except OSError:  # not Linux
         return nullcontext()
     fields = (line.split(maxsplit=5) for line in maps.splitlines())  # the last one is the path, which may have spaces

@@ -9,6 +9,7 @@ import gc
 import itertools
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from helpers.plans import Array, batch_norm, normal
 from helpers.runtimes import back, refused
 
 from neonlite import Autodiff, Backend, tree_structure
+from neonlite.backend.planning import assign_offsets
 from neonlite.ops import OP_TABLE
 from neonlite.ops.functions import find_view_strides, to_slices
 
@@ -294,6 +296,28 @@ def test_a_strided_view_gives_the_same_bits_as_a_plain_tensor(cpu, op, dtype):
 
 
 # --- memory --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_temporary_gets_the_first_offset_that_is_free_while_it_lives(seed):
+    rng = np.random.default_rng(seed)
+    num_stages, start = int(rng.integers(1, 40)), 64 * int(rng.integers(0, 3))
+    first = [int(rng.integers(num_stages)) for _ in range(rng.integers(1, 40))]
+    last = [int(rng.integers(f, min(num_stages, f + (3 if seed % 2 else 40)) + 1)) for f in first]
+    sizes = [64 * int(rng.choice([1, 2, 3, 16])) for _ in first]
+    plan = SimpleNamespace(
+        stages=[None] * num_stages, arena_start=start, in_place={}, held_in_targets={}, stage_of=dict(enumerate(first))
+    )
+    plan.temporaries, plan.step_of = dict(enumerate(last)), lambda v: SimpleNamespace(nbytes=sizes[v])
+    expected: dict[int, int] = {}
+    for v in sorted(sorted(range(len(first)), key=first.__getitem__), key=sizes.__getitem__, reverse=True):
+        beside = [u for u in expected if first[u] <= last[v] and first[v] <= last[u]]
+        expected[v] = next(
+            at
+            for at in itertools.count(start, 64)
+            if all(at + sizes[v] <= expected[u] or expected[u] + sizes[u] <= at for u in beside)
+        )
+    assert assign_offsets(plan, {}) == (expected, max(expected[v] + sizes[v] for v in expected))
 
 
 def test_buffers_are_found_where_there_are_some():

@@ -172,8 +172,8 @@ class FusedStage:
         self.steps = {v: plan.step_of(v) for v in stage.steps}
         self.size = math.prod(stage.domain)
         self.reductions = [v for v, s in self.steps.items() if s.kind == "reduction"]
-        stored = plan.temporaries.keys() | plan.outputs.keys()
-        self.outputs = [v for v, s in self.steps.items() if s.kind != "reduction" and v in stored]
+        stored = [v for v in self.steps if v in plan.temporaries or v in plan.outputs]
+        self.outputs = [v for v in stored if self.steps[v].kind != "reduction"]
         self.inputs = sorted({x for x in self._operands() if x not in self.steps})
         self.views = [x for x in self.inputs if (step := plan.find_step(x)) is not None and step.kind == "view"]
         self.arguments = [*self.inputs, *self.outputs, *self.reductions]
