@@ -23,7 +23,7 @@ BIN := .venv/bin
 
 # BENCHES compare with other libraries, CAMPAIGNS do not.
 BENCHES := $(wildcard $(patsubst %,benchmarks/%.py,optree functions threads products mkl_functions primitives sequences steps fit csv_files))
-CAMPAIGNS := $(filter-out $(BENCHES) benchmarks/gpu_check.py benchmarks/golden.py,$(wildcard benchmarks/[!_]*.py))
+CAMPAIGNS := $(filter-out $(BENCHES) $(patsubst %,benchmarks/%.py,gpu_check gpu_run golden),$(wildcard benchmarks/[!_]*.py))
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile

@@ -95,8 +95,10 @@ def conv(size: int, maps: int, stride: int) -> Any:
     )
 
 
-def theirs(torch: Any, of: Chain, last: bool, device: str = "cpu", dtype: str = "float32") -> dict[str, Any]:
-    """Return the same for PyTorch; ``last``: with channels-last images."""
+def theirs(
+    torch: Any, of: Chain, last: bool, device: str = "cpu", dtype: str = "float32", mode: str = ""
+) -> dict[str, Any]:
+    """Return the same for PyTorch; ``last``: with channels-last images; ``mode``: of torch.compile, "" for eager."""
     nn, order = torch.nn, torch.channels_last if last else torch.contiguous_format
     images, errors, weights = drawn(of)
     x, e = (torch.from_numpy(np.moveaxis(a, -1, 0).copy()).contiguous(memory_format=order) for a in (images, errors))
@@ -112,6 +114,7 @@ def theirs(torch: Any, of: Chain, last: bool, device: str = "cpu", dtype: str = 
         stack += [module, nn.ReLU()]
     kind = {"device": device, "dtype": getattr(torch, dtype)}
     x, e, net = x.to(**kind), e.to(**kind), nn.Sequential(*stack).to(memory_format=order, **kind)
+    net = torch.compile(net, mode=mode) if mode else net
     leaf = x.clone().requires_grad_()
 
     def infer() -> Any:

@@ -54,10 +54,11 @@ def learner(jax: Any, cost: Formula, formula: Formula, start: tuple[Any, Any], d
         return value, [jax.tree.map(lambda w, v: w - rate * v, weights, velocities), velocities, moved]
 
     outputs = jax.jit(lambda weights, statistics, x: formula(weights, statistics, x, False)[0])
+    is_cpu = jax.default_backend() == "cpu"  # a GPU queues steps
 
     def step() -> Any:
         value, state[:] = update(*state, x, t)
-        return value.block_until_ready()
+        return value.block_until_ready() if is_cpu else value
 
     return step, lambda: float(step()), lambda: outputs(state[0], state[2], x).block_until_ready()
 
@@ -150,6 +151,7 @@ def images(jax: Any, layers: list[Any], x: Any, labels: Any, net: Any, rate: flo
     if x.ndim == 4 and IMAGES == "NHWC":
         x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
     weights = [array for layer in net.layers_to_optimize for array in weights_of(layer)]
+    x = x.astype(weights[0].dtype)
     zeros = [np.zeros(layer.nfm, np.float32) for layer in net.leaves() if hasattr(layer, "gmean")]
     formula = network(jax, layers)
 

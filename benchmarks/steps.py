@@ -135,9 +135,9 @@ class Peer(NamedTuple):
 # --- neonlite --------------------------------------------------------------------------------------------------------
 
 
-def ours(case: Case, runtime: str, rate: float) -> tuple[Peer, Any]:
+def ours(case: Case, runtime: Any, rate: float, dtype: str = "float32") -> tuple[Peer, Any]:
     """Return the peer and the network, initialized with a fixed seed."""
-    NervanaObject.be = be = Backend(runtime, rng_seed=1, batch_size=N)
+    NervanaObject.be = be = Backend(runtime, rng_seed=1, batch_size=len(case.x), default_dtype=dtype)
     more = {"init": GlorotUniform(), "bias": Constant(0), "activation": Rectlin()}
 
     def same(size: int, maps: int, stride: int, activation: Any = None) -> Any:
@@ -167,7 +167,7 @@ def ours(case: Case, runtime: str, rate: float) -> tuple[Peer, Any]:
     cost = GeneralizedCost(CrossEntropyMulti() if is_classifier(case) else MeanSquared())
 
     def data() -> Any:
-        x = be.array(case.x.reshape(N, -1).T)
+        x = be.array(case.x.reshape(len(case.x), -1).T)
         return x, be.array(np.eye(10)[:, case.labels]) if is_classifier(case) else x
 
     shape = case.shape if len(case.shape) > 1 else case.shape[0]
@@ -188,9 +188,20 @@ def read(layer: str) -> Any:
 # --- PyTorch ---------------------------------------------------------------------------------------------------------
 
 
-def theirs(case: Case, net: Any, rate: float, last: bool, device: str = "cpu", compiled: bool = False) -> Peer:
-    """Return the peer with the weights of a neonlite network, if any; ``last``: with channels-last images."""
-    nn, F = torch.nn, torch.nn.functional
+def theirs(
+    case: Case,
+    net: Any,
+    rate: float,
+    last: bool,
+    device: str = "cpu",
+    compiled: bool = False,
+    dtype: str = "float32",
+) -> Peer:
+    """Return the peer with the weights of a neonlite network, if any; ``last``: with channels-last images.
+
+    In 16 bit, ``torch.autocast`` casts float32 weights.
+    """
+    nn, F, to = torch.nn, torch.nn.functional, getattr(torch, dtype)
     stack: list[Any] = []
     shape = case.shape
 
@@ -233,7 +244,7 @@ def theirs(case: Case, net: Any, rate: float, last: bool, device: str = "cpu", c
         stack.pop()  # an autoencoder ends without Rectlin
     model = nn.Sequential(*stack).train()
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
-    weights = iter(p.get() for layer in net.layers_to_optimize for p in layer.parameters) if net else None
+    weights = iter(p.get().astype("float32") for x in net.layers_to_optimize for p in x.parameters) if net else None
     with torch.no_grad():
         for module in model.modules() if weights else ():
             own = list(module.parameters(recurse=False))
@@ -245,11 +256,12 @@ def theirs(case: Case, net: Any, rate: float, last: bool, device: str = "cpu", c
     if last:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     model, x, labels = model.to(device), x.to(device), labels.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9, fused=device == "cuda")
 
     def cost_of(x: Any, labels: Any) -> Any:
-        y = model(x)
-        return F.cross_entropy(y, labels) if is_classifier(case) else F.mse_loss(y, x) / 2
+        with torch.autocast(device, to, enabled=dtype != "float32"):
+            y = model(x)
+            return F.cross_entropy(y, labels) if is_classifier(case) else F.mse_loss(y, x) / 2
 
     def predict(x: Any) -> Any:
         return F.softmax(model(x), 1) if is_classifier(case) else model(x)
@@ -274,7 +286,7 @@ def theirs(case: Case, net: Any, rate: float, last: bool, device: str = "cpu", c
         for module, layer in zip(norms, of_norms, strict=True):
             module.running_mean.copy_(torch.from_numpy(layer.gmean.get()[:, 0]))
             module.running_var.copy_(torch.from_numpy(layer.gvar.get()[:, 0]))
-        return infer().reshape(N, -1).numpy()
+        return infer().reshape(len(x), -1).numpy()
 
     def inference() -> Any:
         model.eval()
@@ -381,10 +393,10 @@ def measure(works: dict[str, Work], effort: Effort, rest: float) -> tuple[dict[s
     return {peer: [times[peer] for times in (quiet if enough else rounds)] for peer in works}, enough
 
 
-def drawn(shape: tuple[int, ...], layers: list[str]) -> Case:
+def drawn(shape: tuple[int, ...], layers: list[str], images: int = N) -> Case:
     """Return the case of a network, with random images."""
     rng = np.random.default_rng(0)
-    return Case(shape, layers, rng.random((N, *shape), np.float32), rng.integers(0, 10, N))
+    return Case(shape, layers, rng.random((images, *shape), np.float32), rng.integers(0, 10, images))
 
 
 def case_of(name: str) -> Case | _characters.Characters:

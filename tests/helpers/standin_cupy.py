@@ -270,8 +270,11 @@ class Module:
         self.code, options = pickle.loads(binary)
         flushing = [option for option in options if "ftz" in option]
         self.flushes = bool(flushing) and flushing[-1].endswith("true")
+        self.name = next((option.partition("=")[2] for option in options if option.startswith("-Dkernel=")), "kernel")
 
     def get_function(self, name: str) -> Function:
+        if name != self.name:
+            raise CUDARuntimeError(500, "CUDA_ERROR_NOT_FOUND: named symbol not found")
         return Function(SimulatedDriver(), self.code, self.flushes)
 
 

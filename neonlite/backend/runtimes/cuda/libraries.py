@@ -183,10 +183,11 @@ def load_kernel(cupy: ModuleType, source: str) -> Kernel:
     """
     cuda = cupy.cuda
     versions = cuda.Device().compute_capability, cuda.nvrtc.getVersion(), os.environ.get("CUPY_COMPILE_WITH_PTX")
-    name = hashlib.sha256(repr((versions, OPTIONS, source)).encode()).hexdigest()[:32]
-    path = cache_folder() / f"{name}.cubin"
+    name = kernel_name(source)
+    options = *OPTIONS, f"-Dkernel={name}"
+    path = cache_folder() / f"{hashlib.sha256(repr((versions, options, source)).encode()).hexdigest()[:32]}.cubin"
     if (binary := read_binary(path)) is None:
-        code, _ = cuda.compiler.compile_using_nvrtc(source, OPTIONS, filename="kernel.cu", cache_in_memory=True)
+        code, _ = cuda.compiler.compile_using_nvrtc(source, options, filename="kernel.cu", cache_in_memory=True)
         binary = code.encode() if isinstance(code, str) else code  # PTX is text
         try:
             write_binary(path, binary)
@@ -197,7 +198,16 @@ def load_kernel(cupy: ModuleType, source: str) -> Kernel:
             )
     module = cuda.Module()
     module.load(binary)
-    return module.get_function("kernel")
+    return module.get_function(name)
+
+
+def kernel_name(source: str) -> str:
+    """Return the name that profilers show for a kernel: the ops of its source, else the words above it, and a hash."""
+    head, _, body = source.rpartition('extern "C"')
+    words = re.findall(r";  // (\w+)$", body, re.MULTILINE)
+    if not words and (comment := re.search(r"// (.*)\n(?://.*\n)*\s*\Z", head)):
+        words = re.findall(r"\w+", comment[1])
+    return "_".join(["neonlite", *words])[:48] + f"_{hashlib.sha256(source.encode()).hexdigest()[:8]}"
 
 
 # --- matrix products by cuBLAS: one handle and workspace per thread, so that graph capture can record them ---

@@ -17,7 +17,9 @@ from helpers.standin_cupy import Machine, installed
 
 from neonlite import Backend
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
-from neonlite.backend.runtimes.cuda.libraries import OPTIONS
+from neonlite.backend.runtimes.cuda.convolution import REORDER_KERNEL
+from neonlite.backend.runtimes.cuda.kernels import kernel_source
+from neonlite.backend.runtimes.cuda.libraries import OPTIONS, kernel_name
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 needs_sse = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="denormals are flushed by SSE")
@@ -105,3 +107,18 @@ def test_kernels_are_compiled_with_a_warning_where_the_cache_is_read_only(
     with pytest.warns(RuntimeWarning, match=r"cannot be cached in .*cache: read-only\. Set NEONLITE_CACHE to another"):
         np.testing.assert_array_equal(halved(Backend("gpu")), wanted)
     assert machine.compilations == 2
+
+
+def test_a_kernel_has_the_name_of_its_ops_or_of_what_it_does() -> None:
+    be = Backend("cpu")
+    x = be.ones((4, 6))
+    names = [kernel_name(be.kernel(tree).replace("stage_1", "kernel")) for tree in (be.exp(x) + 1, be.exp(x * 2) + 1)]
+    assert [name.rpartition("_")[0] for name in names] == ["neonlite_exp_add", "neonlite_mul_exp_add"]
+    assert kernel_name(kernel_source(REORDER_KERNEL, "float32")).startswith("neonlite_Transpose_channels_pixels_batch")
+
+
+@pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not installed")
+def test_the_compiler_gives_a_kernel_its_name() -> None:
+    source = kernel_source(REORDER_KERNEL, "float32")
+    compiled = nvrtc.compiled(source, "sm_90", (*OPTIONS, f"-Dkernel={kernel_name(source)}"))
+    assert f".entry {kernel_name(source)}(" in compiled.assembly
