@@ -560,6 +560,7 @@ class CallStage:
 # is a ``Lease`` of a block of memory, which is deleted with the last array or view that needs it.
 
 MIN_REUSED_BYTES = 1 << 19  # a lease takes 5 us
+MIN_REUSED_ELEMENTS = MIN_REUSED_BYTES // 8  # of the largest dtype
 MAX_WAITING_BYTES = 1 << 28
 
 free_memory: dict[int, list[Memory]] = {}  # {bytes: blocks of this size}; its methods are atomic, as threads share it
@@ -625,7 +626,7 @@ class NumPyRuntime(Runtime):
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> NumPyArray:
         """Return an array of uninitialized values."""
-        return new_array(shape, dtype)
+        return np.empty(shape, dtype) if math.prod(shape) < MIN_REUSED_ELEMENTS else new_array(shape, dtype)
 
     def adopt(self, array: NumPyArray) -> NumPyArray:
         """Return the array itself, if it is contiguous."""
