@@ -39,6 +39,7 @@ ARGUMENTS: dict[str, Callable[[], Any]] = {
     "embedding_dim": lambda: 4,
     "epochs": lambda: 3,
     "eval_set": data,
+    "files": lambda: [np.ones((4, 3))],
     "fshape": lambda: (3, 3, 4),
     "generator": lambda: Linear(2, Gaussian()),
     "gradient": lambda: "dW",

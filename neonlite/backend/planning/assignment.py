@@ -237,7 +237,7 @@ def add_error_context(be: BackendBase, error: Exception, tensors: Sequence[Tenso
     if isinstance(error, OutOfMemoryError):
         return OutOfMemoryError(f"{error} (while evaluating {describe(*tensors)})")
     nodes = postorder(tree, opens=is_composite)
-    candidates = [node for node in nodes if (op := node.info.op_def).may_raise and op.has_method][:3]
+    candidates = [node for node in nodes if (op := node.info.op_def).may_raise and op is OPS.get(op.name)][:3]
     calls = [
         f"be.{node.info.op_def.method}({describe(*node.operands)}"
         f"{''.join(f', {k}={v}' for k, v in node.attrs.items() if isinstance(v, int))})"

@@ -457,6 +457,7 @@ def test_a_dry_run_of_a_hundred_gigabytes_needs_a_few_megabytes(be: Backend) -> 
 TESTED_ELSEWHERE = {"allocate_backend", "backend_choices", "cleanup_backend", "memory", "dry_run"}  # without tensors
 TESTED_ELSEWHERE |= {
     "check_grad",
+    "derivation",
     "nms",
     "from_dlpack",
     "define_op",

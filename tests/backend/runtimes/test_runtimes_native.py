@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_openblas_is_found_in_a_folder_with_spaces_and_a_removed_file_is_skipped
         *(f"7f10-7f20 r-xp 00000000 fe:00 123   {x}" for x in (path, "/home/m\xe9")),
     ]
     maps.insert(1, "7f00-7f10 r-xp 00000000 fe:00 122   /old/numpy.libs/libopenblas.so (deleted)")
-    monkeypatch.setattr(Path, "read_bytes", lambda self: "\n".join(maps).encode("latin-1"))
+    monkeypatch.setattr(openblas_module, "open", lambda *_: BytesIO("\n".join(maps).encode("latin-1")), raising=False)
     counts = SimpleNamespace(scipy_openblas_get_num_threads64_=lambda: 4, scipy_openblas_set_num_threads64_=print)
 
     def load(name: str) -> Any:
@@ -74,7 +74,7 @@ def test_openblas_is_found_in_a_folder_with_spaces_and_a_removed_file_is_skipped
     found = openblas_module.get_openblas.__wrapped__()
     assert isinstance(found, openblas_module.SingleThreadedBLAS)
     assert found.get_threads() == 4
-    monkeypatch.setattr(Path, "read_bytes", lambda self: (_ for _ in ()).throw(FileNotFoundError(2, "no /proc")))
+    monkeypatch.setattr(openblas_module, "open", lambda *_: (_ for _ in ()).throw(FileNotFoundError(2, "no /proc")))
     assert isinstance(openblas_module.get_openblas.__wrapped__(), contextlib.nullcontext)
 
 
