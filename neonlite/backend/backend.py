@@ -340,6 +340,7 @@ class Backend(
         self.memory_tracker.clear_thread_cache()
         self.hist_buf = {}
         clear_caches(self.memory_tracker)
+        self.runtime.free_unused()
 
     def __repr__(self) -> str:
         closed = f", closed by {self.closed_by}" if self.closed else ""

@@ -257,6 +257,9 @@ class Runtime:
         """Return an array of uninitialized values."""
         return self.xp.empty(shape, dtype=dtype)
 
+    def free_unused(self) -> None:
+        """Give memory that waits for new arrays back to the system."""
+
     def allocate(self, nbytes: int) -> NativeArray:
         """Return ``nbytes`` bytes of new memory, an array of uint8."""
         return self.xp.empty(nbytes, dtype=self.dtype("uint8"))

@@ -628,6 +628,9 @@ class NumPyRuntime(Runtime):
         """Return an array of uninitialized values."""
         return np.empty(shape, dtype) if math.prod(shape) < MIN_REUSED_ELEMENTS else new_array(shape, dtype)
 
+    def free_unused(self) -> None:
+        free_memory.clear()
+
     def adopt(self, array: NumPyArray) -> NumPyArray:
         """Return the array itself, if it is contiguous."""
         return np.ascontiguousarray(array)

@@ -102,6 +102,13 @@ def test_without_memory_for_an_array_what_waits_is_given_back_first(
     assert requests[1] == 0
 
 
+def test_closing_a_backend_gives_back_what_waits(cpu: Backend) -> None:
+    cpu.empty(SHAPE)
+    assert waiting()
+    cpu.cleanup_backend()
+    assert not waiting()
+
+
 def test_threads_never_share_a_block(cpu: Backend) -> None:
     wrong = []
 
