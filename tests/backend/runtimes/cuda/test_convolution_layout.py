@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers import image_programs
 from helpers.simulated_gpu import ByCudnn
-from hypothesis import given, settings, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from neonlite import Autodiff, Backend, NervanaObject
 from neonlite.backend.primitives.geometry import ImageShape
@@ -125,6 +126,7 @@ def test_networks_train_as_by_numpy(parts: list[str]) -> None:
 @settings(max_examples=25)
 @given(st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=5))
 def test_many_networks_train_as_by_numpy(parts: list[str]) -> None:
+    assume(("norm", "norm") not in pairwise(parts))  # the first one has the gradient 0, and rounding errors of any size
     check_network(parts)
 
 
