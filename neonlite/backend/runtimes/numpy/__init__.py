@@ -642,8 +642,7 @@ class NumPyRuntime(Runtime):
     def allocate(self, nbytes: int) -> NumPyArray:
         """Return new memory, aligned to a cache line."""
         raw = np.empty(nbytes + ALIGNMENT_BYTES, np.uint8)
-        start = -raw.ctypes.data % ALIGNMENT_BYTES
-        return raw[start : start + nbytes]
+        return raw[-raw.ctypes.data % ALIGNMENT_BYTES :][:nbytes]
 
     def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
         """Fill a tensor with a random mask in place."""
