@@ -35,9 +35,9 @@ __all__ = [
 _LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.messages"}
 _LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.array_api.operators")
 _LAZY_NAMES |= {"Sequential": "neonlite.layers", "jit": "neonlite.programs"}
-_TRANSFORMS = "checkpoint cond custom_grad grad hessian hvp jacobian jvp scan stop_gradient value_and_grad vjp vmap"
-_TRANSFORMS += " while_loop"
+_TRANSFORMS = "checkpoint custom_grad grad hessian hvp jacobian jvp stop_gradient value_and_grad vjp vmap"
 _LAZY_NAMES |= dict.fromkeys(_TRANSFORMS.split(), "neonlite.functions")
+_LAZY_NAMES |= dict.fromkeys(("cond", "scan", "while_loop"), "neonlite.control_flow")
 
 if TYPE_CHECKING:
     from neonlite import (
@@ -54,21 +54,19 @@ if TYPE_CHECKING:
         visualize as visualize,
     )
     from neonlite.array_api.operators import einsum as einsum, tensordot as tensordot, transpose as transpose
+    from neonlite.control_flow import cond as cond, scan as scan, while_loop as while_loop
     from neonlite.functions import (
         checkpoint as checkpoint,
-        cond as cond,
         custom_grad as custom_grad,
         grad as grad,
         hessian as hessian,
         hvp as hvp,
         jacobian as jacobian,
         jvp as jvp,
-        scan as scan,
         stop_gradient as stop_gradient,
         value_and_grad as value_and_grad,
         vjp as vjp,
         vmap as vmap,
-        while_loop as while_loop,
     )
     from neonlite.layers import Sequential as Sequential
     from neonlite.messages import logger as logger

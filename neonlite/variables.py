@@ -12,16 +12,15 @@ import math
 from collections.abc import Callable, Sequence
 from operator import or_
 from threading import get_ident
-from typing import Any, NoReturn
+from typing import Any
 
 from neonlite import typing
 from neonlite.autodiff import Autodiff, build_node, is_array, operand_of
-from neonlite.backend.creation import new_tensor
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.messages import describe
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.programs import Argument, Program, Trace, flatten, label_leaves, name_parameters, tracing, unflatten
+from neonlite.programs import Argument, flatten, label_leaves, name_parameters, tracing, unflatten
 from neonlite.tree_structure import Info, is_composite, postorder, transforms, untraced
 from neonlite.typing import FLOAT_DTYPES
 
@@ -442,94 +441,6 @@ def op_of_call(
 
     return Op(name, grad=gradient_rule, doc=f"the function {name}", arity=-1, kind="composite", formula=formula,
               promoted_operands=slice(0), is_estimator=not recomputes)  # fmt: skip
-
-
-# --- a loop, as one node ----------------------------------------------------------------------------------------------
-
-
-def loop_operands(
-    be: Any, test: OpTreeNode, body: Sequence[Operand], variables: Sequence[Tensor], first_source: int
-) -> list[Operand]:
-    """Return the last state of a loop, given its condition and the next state as expressions of variables.
-
-    What they read from outside is computed once, before the loop. Random numbers are if their source is older than the
-    one of the number ``first_source``.
-    """
-    trees = [test, *body]
-    random = [z.left for z in postorder(*trees) if z.info.op_def.kind == "random"]
-    if any(source.number > first_source for source in random):
-        raise TypeError(
-            "while_loop: expected a loop without random numbers, which would be the same in each step, got a function "
-            "that draws them. Draw them before the loop, and take those of a step by their index."
-        )
-    operands = [*variables, *loop_invariants(trees, variables)]
-    # without the memory of tensors, which the cache of structures would keep
-    places = [Argument(None, be.tensor_info(x.shape, x.info.dtype), getattr(x, "name", None)) for x in operands]
-    trees = substitute(trees, {id(x): y for x, y in zip(operands, places, strict=True)})
-    key = (loop_operands, structure_key(trees, places))
-    op = be.structures.find(key) or be.structures.add(key, op_of_loop(be, trees, places))
-    is_exact = all(x.info.dtype not in FLOAT_DTYPES for x in variables)
-    packed = build_node(be, op, operands, {"to": "int64" if is_exact else "float64"})
-    parts, start = [], 0
-    for x in variables:
-        part = be.build("slice", packed, index=((0, 1, 1), (start, x.size, 1)))
-        parts.append(be.astype(be.reshape(part, x.shape), x.info.dtype))
-        start += x.size
-    return parts
-
-
-def loop_invariants(trees: Sequence[Operand], variables: Sequence[Tensor]) -> list[Operand]:
-    """Return the largest parts of op-trees that do not depend on variables, but views of tensors as the tensors."""
-    nodes = [*postorder(*trees)]
-    varying = {id(x) for x in variables}
-    for z in nodes:
-        if any(id(x) in varying for x in z.operands):
-            varying.add(id(z))
-    opened, found = {*varying}, dict[int, Operand]()
-    for z in (None, *reversed(nodes)):
-        for x in trees if z is None else z.operands if id(z) in opened else ():
-            if isinstance(x, OpTreeNode) and x.info.op_def.kind == "view":  # type: ignore[union-attr]
-                opened.add(id(x))
-            elif isinstance(x, Operand):
-                found[id(x)] = x
-    return [x for x in found.values() if id(x) not in varying]
-
-
-def op_of_loop(be: Any, trees: Sequence[Any], places: Sequence[Argument]) -> Op:
-    """Return the op of a loop: it computes the last state, all parts in one row of one dtype."""
-    count, size = len(trees) - 1, sum(x.size for x in places[: len(trees) - 1])
-    condition, step = (Program(be, places, Trace("while_loop"), results) for results in (trees[:1], trees[1:]))
-
-    def run(xp: Any, *arrays: Any, to: str) -> Any:
-        with be.memory_tracker.separate_buffers():
-            tensors = [new_tensor(be, be.runtime.empty, x.info) for x in places]
-            for t, x in zip(tensors, arrays, strict=True):
-                t.storage[...] = x
-            while condition(tensors)[0].get().item():
-                tensors[:count] = step(tensors)
-            if to == "float64":
-                check_exact(tensors[:count])
-            dtype = be.runtime.dtype(to)
-            return xp.concat([xp.astype(xp.reshape(x.storage, (1, -1)), dtype) for x in tensors[:count]], axis=1)
-
-    def no_gradient(*_: object, **__: object) -> NoReturn:
-        raise NotImplementedError(
-            "while_loop: expected a loop that is not differentiated, in a function of jit or vmap. Use scan, of a "
-            "fixed number of steps; or differentiate outside of jit and vmap."
-        )
-
-    return Op("while_loop", run, no_gradient, "the state after a loop", arity=-1, kind="library", may_raise=True,
-              shape_fn=lambda *_, **__: (1, size), result_dtype="explicit", promoted_operands=slice(0),
-              has_method=False)  # fmt: skip
-
-
-def check_exact(state: Sequence[Tensor]) -> None:
-    """Raise OverflowError if a part of a state has integers that float64 does not have."""
-    for x in state:
-        if x.info.dtype in ("int64", "uint64") and (abs(x.get().astype("float64")) > 2**53).any():
-            raise OverflowError(
-                f"while_loop: expected integers up to 2**53 in a state with floats, got {describe(x)}. Split the state."
-            )
 
 
 # --- batching: an expression of one sample, for many samples at once -------------------------------------------------

@@ -60,6 +60,7 @@ LEVELS = {
     "neonlite.array_api": 3,
     "neonlite.array_namespace": 3,
     "neonlite.autodiff": 3,
+    "neonlite.control_flow": 3,
     "neonlite.variables": 3,
     "neonlite.derivation": 3,
     "neonlite.explorer": 3,
