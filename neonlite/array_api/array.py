@@ -178,6 +178,7 @@ class Array:
         return value if dtype is None else value.astype(dtype, copy=False)
 
     def _warn_of_constant(self, where: str, library: str) -> None:
+        """Warn if the array depends on a variable or tensor: what a library computes from it is a constant."""
         if self.is_live and self.dtype.kind == "f":
             warn(
                 f"{where}: {describe(self)} depends on a variable or tensor, and what {library} computes from it "

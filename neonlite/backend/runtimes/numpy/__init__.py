@@ -629,6 +629,7 @@ class NumPyRuntime(Runtime):
         return np.empty(shape, dtype) if math.prod(shape) < MIN_REUSED_ELEMENTS else new_array(shape, dtype)
 
     def free_unused(self) -> None:
+        """Give memory that waits for new arrays back to the system."""
         free_memory.clear()
 
     def adopt(self, array: NumPyArray) -> NumPyArray:
