@@ -433,6 +433,19 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Copy images from CHWN to NHWC, or back with ``to_chwn``, where ``computes`` an op in NHWC."""
         raise NotImplementedError
 
+    def reorder_all(self, copies: Sequence[tuple[Any, Array, Array, bool]]) -> None:
+        """Call ``reorder`` for each of several arguments."""
+        for arguments in copies:
+            self.reorder(*arguments)
+
+    def reorders_filters(self, layer: ConvLayer) -> bool:
+        """Return whether a convolution takes filters (K, T, R, S, C), and ``conv_bias`` computes it."""
+        return False
+
+    def conv_bias(self, layer: ConvLayer, i: Any, f: Any, bias: Array, o: Any, relu: bool) -> None:
+        """Compute ``o = conv(i, f) + bias``, with ``relu`` max(., 0) of it, where ``reorders_filters``. bias (K,)."""
+        raise NotImplementedError
+
     def computes_batch_norm(self, rows: tuple[int, ...], eps: float) -> bool:
         """Return whether ``batch_norm`` computes images with these rows of several pixels."""
         return False

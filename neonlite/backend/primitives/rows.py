@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from neonlite.backend.planning import Plan
-from neonlite.backend.planning.steps import Step
+from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, ImageShape, NHWCImages, PoolLayer
 from neonlite.backend.primitives.recurrent import CompilePlan, find_recurrences
@@ -19,11 +19,13 @@ from neonlite.ops.images import check_regions
 from neonlite.tree_structure import Constant
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray
 
-# {op: (what its operands and its result are: images I, filters F or outputs O; the call of the primitive)}
+# {op: (what its operands and its result are: images I, filters F, biases B or outputs O; the call of the primitive)}
 CONVOLUTIONS: dict[str, tuple[str, Callable[..., None]]] = {
     "conv": ("IFO", lambda primitives, layer, i, f, o: primitives.conv_fprop(layer, i, f, o, 1.0, 0.0)),
     "conv_backward": ("OFI", lambda primitives, layer, o, f, i: primitives.conv_bprop(layer, f, o, i, 1.0, 0.0)),
     "conv_update": ("IOF", lambda primitives, layer, i, o, f: primitives.conv_update(layer, i, o, f, 1.0, 0.0)),
+    "conv_bias": ("IFBO", lambda primitives, layer, i, f, b, o: primitives.conv_bias(layer, i, f, b, o, False)),
+    "conv_bias_relu": ("IFBO", lambda primitives, layer, i, f, b, o: primitives.conv_bias(layer, i, f, b, o, True)),
 }
 
 
@@ -113,7 +115,7 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
     """Return the call of the primitive that computes a step; None if no primitive does."""
     step, reshape = plan.step_of(v), primitives.runtime.reshape
     if step.op is REORDER:
-        return reorder_call(primitives, plan, v)
+        return reorder_call(primitives, plan, plan.stages[plan.stage_of[v]].steps)
     if step.op.name == "roi_pool_indices":
         return roi_call(primitives, plan, v)
     if step.op is NORMALIZED:
@@ -131,7 +133,7 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         roles, call = "IOO", find_maxima
     is_strided = [not plan.is_contiguous(x) for x in inputs]
     values = [*inputs, *outputs]
-    shapes = [getattr(layer, f"dim{role}") for role in roles]
+    shapes = [(layer.K,) if role == "B" else getattr(layer, f"dim{role}") for role in roles]
     is_nhwc = [x in plan.nhwc for x in values]
 
     def operand(n: int, x: Any) -> Any:
@@ -147,21 +149,26 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
     return PrimitiveCall(run, inputs, outputs)
 
 
-def reorder_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
-    """Return the copy of images to the other layout."""
-    x: Any = plan.step_of(v).inputs[0]
-    shape = plan.shape(v)
-    is_nhwc, reshape = v in plan.nhwc, primitives.runtime.reshape
-    C, *sizes, N = swap_ends(shape) if is_nhwc else shape
-    images, size = ImageShape(C, math.prod(sizes), N), math.prod(shape)
+def reorder_call(primitives: ReferencePrimitives, plan: Plan, values: Sequence[int]) -> PrimitiveCall:
+    """Return the copies of images and filters to the other layout that are the steps of one stage."""
+    inputs, is_nhwc, shapes = [], [v in plan.nhwc for v in values], list[ImageShape]()
+    for v in values:
+        inputs.append(cast("int", plan.step_of(v).inputs[0]))
+        C, *sizes, N = swap_ends(plan.shape(v)) if v in plan.nhwc else plan.shape(v)
+        shapes.append(ImageShape(C, math.prod(sizes), N))
+    reshape = primitives.runtime.reshape
 
-    def run(source: NativeArray, out: NativeArray) -> None:
-        if not source.flags.c_contiguous:
-            source = contiguous_copy(primitives, 0, source)
-        source, out = reshape(source, (size,)), reshape(out, (size,))
-        primitives.reorder(images, *((source, out) if is_nhwc else (out, source)), not is_nhwc)
+    def run(*arrays: NativeArray) -> None:
+        copies = []
+        for n, (shape, source, out) in enumerate(zip(shapes, arrays, arrays[len(values) :], strict=False)):
+            if not source.flags.c_contiguous:
+                source = contiguous_copy(primitives, n, source)
+            flat = (math.prod(shape),)
+            source, out = reshape(source, flat), reshape(out, flat)
+            copies.append((shape, *((source, out) if is_nhwc[n] else (out, source)), not is_nhwc[n]))
+        primitives.reorder_all(copies)
 
-    return PrimitiveCall(run, (x,), (v,))
+    return PrimitiveCall(run, tuple(inputs), tuple(values))
 
 
 def softmax_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
@@ -259,6 +266,42 @@ def join_results(plan: Plan) -> None:
         )
 
 
+def join_reorders(plan: Plan) -> None:
+    """Move copies of images and filters to the other layout into few stages, each of which is one call.
+
+    A copy can run from its operand on until its result is read. The gradients of filters, which nothing reads, are
+    copied last; other results, which may be large, where they are computed.
+    """
+    copies = {v: plan.view_base(cast("int", s.inputs[0])) for v, s in plan.numbered_steps if s.op is REORDER}
+    first_read: dict[int, int] = {}
+    for stage in range(len(plan.stages) - 1, -1, -1):
+        for u in plan.stages[stage].steps:
+            first_read |= {plan.view_base(x): stage for x in plan.step_of(u).inputs if isinstance(x, int)}
+    spans: list[tuple[int, int, int]] = []  # (the last stage before which it can run, the first one, the copy)
+    for v, source in copies.items():
+        step, stage = plan.find_step(source), plan.stage_of[v]
+        is_gradient = step is not None and step.op.name == "conv_update"
+        last = first_read.get(v, len(plan.stages) if is_gradient else stage)
+        if source in copies or v in copies.values():  # a copy of a copy
+            spans.append((stage, stage, v))
+        else:
+            spans.append((last, plan.stage_of.get(source, -1) + 1, v))
+    joined: dict[int, list[int]] = {}  # {stage: the copies that run before it}
+    pending = sorted(spans)
+    while pending:
+        last = pending[0][0]
+        joined[last] = sorted(v for _, first, v in pending if first <= last)
+        pending = [x for x in pending if x[2] not in joined[last]]
+    if len(joined) < len(spans):
+        stages = []
+        for n, old in enumerate([*plan.stages, None]):
+            if n in joined:
+                stages.append(Stage("call", plan.shape(joined[n][0]), joined[n]))
+            if old is not None and plan.step_of(old.steps[0]).op is not REORDER:
+                stages.append(old)
+        plan.set_stages(stages)
+
+
 def swap_ends(shape: Shape) -> Shape:
     """Return a shape with the first and the last axis exchanged."""
     return (shape[-1], *shape[1:-1], shape[0])
@@ -281,7 +324,7 @@ def contiguous_copy(primitives: ReferencePrimitives, n: int, x: NativeArray) -> 
     return copy
 
 
-def convolution_layer(step: Step, dtype: str, I: Shape, F: Shape, O: Shape) -> ConvLayer:
+def convolution_layer(step: Step, dtype: str, I: Shape, F: Shape, O: Shape, B: Shape = ()) -> ConvLayer:
     """Return the layer object of a convolution, with three axes of pixels."""
     missing = (1,) * (5 - len(I))
     strides, dilation = (missing + step.attrs[name] for name in ("strides", "dilation"))
@@ -345,6 +388,16 @@ SOFTMAX = Op(
     has_method=False,
     flops_fn=lambda z, x: 5 * math.prod(z),
 )
+CONV_BIAS, CONV_BIAS_RELU = (
+    Op(
+        name,
+        doc="conv, plus a bias for each channel" + ", and max(., 0)" * (name == "conv_bias_relu"),
+        kind="library",
+        has_method=False,
+        flops_fn=lambda z, x, f, b: OPS["conv"].flops(z, x, f) + 2 * math.prod(z),
+    )
+    for name in ("conv_bias", "conv_bias_relu")
+)
 JOINED = {"max_pool_indices": "max_pool", MEANS.name: NORMALIZED.name, VARIANCES.name: NORMALIZED.name}
 TRANSPOSED = Op("transposed", doc="a contiguous copy of a transpose", kind="library", has_method=False)
 REORDER = Op("reorder", swap_axes, doc="images copied from CHWN to NHWC, or back", kind="library", has_method=False)
@@ -354,12 +407,21 @@ def choose_primitives(primitives: ReferencePrimitives, plan: Plan) -> None:
     """Rewrite a plan so that primitives compute formulas, and images stay in NHWC between those of the library."""
     read = {plan.view_base(x) for s in plan.steps if s.kind != "view" for x in s.inputs if isinstance(x, int)}
     preferring = {v for v in plan.step_values if prefers_nhwc(primitives, plan, v, v not in plan.outputs or v in read)}
-    if len(preferring) < 2 or not any(plan.step_of(v).op.name in CONVOLUTIONS for v in preferring):
+    convolutions = [v for v in preferring if plan.step_of(v).op.name in CONVOLUTIONS]
+    if not convolutions or (len(preferring) < 2 and not reorders_filters(primitives, plan, convolutions[0])):
         preferring = set()
     formulas = find_formulas(primitives, plan, preferring)
+    reordering = {v for v in preferring if reorders_filters(primitives, plan, v)}
+    formulas += [x for v in reordering if (x := find_conv_bias(plan, v))]
     inputs = {x for s in plan.steps if s.kind == "elementwise" for x in s.inputs if isinstance(x, int)}
     if preferring or formulas or any(is_transpose(primitives, plan, x) for x in inputs):
-        PlanRewriter(primitives, plan, preferring).rewrite(formulas)
+        PlanRewriter(primitives, plan, preferring, reordering).rewrite(formulas)
+
+
+def reorders_filters(primitives: ReferencePrimitives, plan: Plan, v: int) -> bool:
+    """Return whether a step is a convolution whose filters, too, are in NHWC."""
+    found = image_layer(primitives, plan, v) if plan.step_of(v).op.name in CONVOLUTIONS else None
+    return found is not None and primitives.reorders_filters(found[1])
 
 
 def is_transpose(primitives: ReferencePrimitives, plan: Plan, x: int) -> bool:
@@ -378,7 +440,8 @@ def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: b
     if (found := image_layer(primitives, plan, v)) is None:
         return False
     roles, layer, _ = found
-    return (is_read or roles[-1] == "F") and primitives.computes(plan.step_of(v).op.name, layer)
+    is_faster = is_read or roles[-1] == "F" or (isinstance(layer, ConvLayer) and primitives.reorders_filters(layer))
+    return is_faster and primitives.computes(plan.step_of(v).op.name, layer)
 
 
 class Formula(NamedTuple):
@@ -464,6 +527,24 @@ def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Form
     return Formula(operands, results, step.attrs | {"relu": relu is not None})
 
 
+def find_conv_bias(plan: Plan, v: int) -> Formula | None:
+    """Return the sum of a convolution and a bias, or max(., 0) of it, of which nothing else is read."""
+    step = plan.step_of(v)
+    readers = [u for u, reader in plan.numbered_steps if v in reader.inputs]
+    if step.op.name != "conv" or v in plan.outputs or len(readers) != 1:
+        return None
+    total = plan.step_of(readers[0])
+    others: Any = [x for x in total.inputs if x != v]
+    K = step.shape[0]
+    if total.op.name != "add" or len(others) != 1 or plan.dtype(others[0]) != step.dtype or total.dtype != step.dtype:
+        return None
+    if plan.shape(others[0]) != (K,) + (1,) * (len(step.shape) - 1):
+        return None
+    relu = find_relu(plan, readers[0])
+    result = {readers[0]: CONV_BIAS} if relu is None else {relu: CONV_BIAS_RELU}
+    return Formula((*step.inputs, *others), result, step.attrs)  # type: ignore[arg-type]
+
+
 def find_statistics(plan: Plan, v: int) -> tuple[int, int] | None:
     """Return the mean and the variance of a normalization; None if they are operands, or x is broadcast."""
     operands: Any = plan.composites[v].inputs
@@ -523,8 +604,8 @@ class PlanRewriter:
     one after another, with these numbers repeated.
     """
 
-    def __init__(self, primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> None:
-        self.primitives, self.plan, self.preferring = primitives, plan, preferring
+    def __init__(self, primitives: ReferencePrimitives, plan: Plan, preferring: set[int], reordering: set[int]) -> None:
+        self.primitives, self.plan, self.preferring, self.reordering = primitives, plan, preferring, reordering
         self.takes_short_rows = primitives.takes_short_rows
         self.steps, self.outputs = dict(plan.numbered_steps), plan.outputs
         self.shapes = {v: plan.shape(v) for v in range(len(plan.leaves) + len(plan.steps))}
@@ -567,7 +648,7 @@ class PlanRewriter:
         full = [n for n, y in enumerate(step.inputs) if isinstance(y, int) and self.shapes[y] == step.shape]
         if step.op.name in CONVOLUTIONS or step.op.name in POOLINGS:
             if v in self.preferring and (step.op.name in (*CONVOLUTIONS, *UNPOOLINGS) or is_nhwc[0]):
-                return self.append_primitive(v, step)
+                return self.append_primitive(v, step, v in self.reordering)
         elif step.kind == "elementwise" and len(step.shape) > 2:
             if 2 * sum(is_nhwc[n] for n in full) >= len(full) > 0:
                 return self.append_elementwise(v, step, full)
@@ -623,20 +704,25 @@ class PlanRewriter:
             return False
         return True
 
-    def append_primitive(self, v: int, step: Step) -> None:
+    def append_primitive(self, v: int, step: Step, reorders_filters: bool) -> None:
         """Append the step of a primitive."""
         roles = (CONVOLUTIONS.get(step.op.name) or POOLINGS[step.op.name])[0]
+        plain = ("B",) if reorders_filters else ("B", "F")
         inputs: list[Any] = [
-            self.as_plain(x) if role == "F" else self.as_nhwc(x) for x, role in zip(step.inputs, roles, strict=False)
+            self.as_plain(x) if role in plain else self.as_nhwc(x) for x, role in zip(step.inputs, roles, strict=False)
         ]
-        if roles[-1] == "F":
+        if roles[-1] in plain:
             self.plain[v] = self.plan.append_step(step._replace(inputs=tuple(inputs)))
         else:
             self.append_nhwc(v, step, inputs)
 
     def append_formula(self, formula: Formula, needed: Collection[int]) -> None:
         """Append the steps of a primitive, for the main result of a formula and the others that are needed."""
-        (x, *others), attrs = formula.operands, formula.attrs
+        (x, *others), attrs, v = formula.operands, formula.attrs, formula.main
+        if formula.results[v].name in CONVOLUTIONS:
+            return self.append_primitive(
+                v, self.steps[v]._replace(op=formula.results[v], attrs=attrs, inputs=formula.operands), True
+            )
         is_nhwc = "relu" in attrs  # an attribute of a batch_norm of images in NHWC only
         inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *others
         for v, op in formula.results.items():

@@ -127,29 +127,30 @@ def is_pointwise(layer: ConvLayer) -> bool:
 
 TILE_SIZE = 64  # elements along each side of a tile
 
-REORDER_KERNEL = substitute(
+REORDER_FUNCTION = substitute(
     """
 // Transpose (channels, pixels, batch) to (batch, pixels, channels), or back. A block transposes tiles in shared
-// memory. A thread loads and stores V elements at once. Rows of the tile have an odd number of
-// elements, which avoids shared-memory bank conflicts.
-extern "C" __global__ void __launch_bounds__(256) kernel(
-    Element* target, const Element* source, Index channels, Index pixels, Index batch_size, Index to_chwn)
+// memory. A thread loads and stores W elements at once. Rows of the tile have an odd number of
+// elements, which avoids shared-memory bank conflicts. t is the next tile of the block; then that of the next copy.
+enum { TILE = {TILE_SIZE} };
+template <int W> __device__ void reorder(
+    Element (*tile)[TILE + 1], Index& t, Element* target, const Element* source, Index channels, Index pixels,
+    Index batch_size, Index to_chwn)
 {
-    enum { TILE = {TILE_SIZE}, PACKS = TILE / V, ROWS = 256 / PACKS };
-    __shared__ Element tile[TILE][TILE + 1];
+    enum { PACKS = TILE / W, ROWS = 256 / PACKS };
     const Index columns = channels * pixels, tiles_per_row = (batch_size + TILE - 1) / TILE;
     const Index tiles = (columns + TILE - 1) / TILE * tiles_per_row;
-    const Index lane = threadIdx.x % PACKS * V, row = threadIdx.x / PACKS;
-    for (Index t = blockIdx.x; t < tiles; t += gridDim.x) {
+    const Index lane = threadIdx.x % PACKS * W, row = threadIdx.x / PACKS;
+    for (; t < tiles; t += gridDim.x) {
         const Index first = t / tiles_per_row * TILE, image = t % tiles_per_row * TILE;
         #pragma unroll
         for (int r = 0; r < TILE / ROWS; ++r) {
             const Index k = row + r * ROWS, j = first + (to_chwn ? lane : k), n = image + (to_chwn ? k : lane);
             if (j < columns && n < batch_size) {
                 const Index at = to_chwn ? n * columns + j : (j % channels * pixels + j / channels) * batch_size + n;
-                const Pack<Element, V> values = load<V>(source + at);
+                const Pack<Element, W> values = load<W>(source + at);
                 #pragma unroll
-                for (int q = 0; q < V; ++q) tile[k][lane + q] = values.at[q];
+                for (int q = 0; q < W; ++q) tile[k][lane + q] = values.at[q];
             }
         }
         __syncthreads();
@@ -158,30 +159,69 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             const Index k = row + r * ROWS, j = first + (to_chwn ? k : lane), n = image + (to_chwn ? lane : k);
             if (j < columns && n < batch_size) {
                 const Index at = to_chwn ? (j % channels * pixels + j / channels) * batch_size + n : n * columns + j;
-                Pack<Element, V> values;
+                Pack<Element, W> values;
                 #pragma unroll
-                for (int q = 0; q < V; ++q) values.at[q] = tile[lane + q][k];
+                for (int q = 0; q < W; ++q) values.at[q] = tile[lane + q][k];
                 store(target + at, values);
             }
         }
         __syncthreads();
     }
+    t -= tiles;
 }
 """,
     TILE_SIZE=str(TILE_SIZE),
 )
+MAX_COPIES = 64  # of a launch, whose arguments may have 4096 bytes
+
+
+@cache
+def reorder_kernel(widths: tuple[int, ...]) -> str:
+    """Return the source of a kernel that reorders several arrays, each with packs of a width."""
+    names = "channels", "pixels", "batch_size", "to_chwn"
+    parameters, calls = [], []
+    for k, W in enumerate(widths):
+        parameters.append(f"Element* target{k}, const Element* source{k}, {', '.join(f'Index {x}{k}' for x in names)}")
+        arguments = ", ".join(f"{x}{k}" for x in ("target", "source", *names))
+        calls.append(f"    reorder<{W}>(tile, t, {arguments});")
+    return "\n".join(
+        [
+            REORDER_FUNCTION,
+            "// reorder between CHWN and NHWC",
+            'extern "C" __global__ void __launch_bounds__(256) kernel(\n    ' + ",\n    ".join(parameters) + ")",
+            "{",
+            "    __shared__ Element tile[TILE][TILE + 1];",
+            "    Index t = blockIdx.x;",
+            *calls,
+            "}",
+            "",
+        ]
+    )
 
 
 class CudaReorderer(KernelLauncher):
-    """The kernel that reorders images between CHWN and NHWC."""
+    """The kernel that reorders images and filters between CHWN and NHWC."""
 
     takes_short_rows = True
 
     def reorder(self, shape: ImageShape, chwn: NativeArray, nhwc: NativeArray, to_chwn: bool) -> None:
         """Copy images from CHWN to NHWC, or back with ``to_chwn``."""
-        channels, pixels, batch_size = shape
-        tiles = -(-channels * pixels // TILE_SIZE) * -(-batch_size // TILE_SIZE)
-        if tiles:
+        self.reorder_all([(shape, chwn, nhwc, to_chwn)])
+
+    def reorder_all(self, copies: Sequence[tuple[ImageShape, NativeArray, NativeArray, bool]]) -> None:
+        """Copy several images or filters, those of a dtype in one launch."""
+        by_dtype: dict[str, list[Any]] = {}
+        for copy in copies:
+            if math.prod(copy[0]):
+                by_dtype.setdefault(str(copy[1].dtype), []).append(copy)
+        for dtype, group in by_dtype.items():
+            for first in range(0, len(group), MAX_COPIES):
+                self._launch_reorder(dtype, group[first : first + MAX_COPIES])
+
+    def _launch_reorder(self, dtype: str, copies: Sequence[tuple[ImageShape, NativeArray, NativeArray, bool]]) -> None:
+        tiles, widths, arguments = 0, [], list[Any]()
+        for (channels, pixels, batch_size), chwn, nhwc, to_chwn in copies:
+            tiles += -(-channels * pixels // TILE_SIZE) * -(-batch_size // TILE_SIZE)
             pair = (chwn, nhwc) if to_chwn else (nhwc, chwn)
             V = 16 // chwn.dtype.itemsize
             while (
@@ -190,7 +230,9 @@ class CudaReorderer(KernelLauncher):
                 or any(self.runtime.address_and_strides(x)[0] % (V * x.itemsize) for x in pair)
             ):
                 V //= 2
-            self.launch(REORDER_KERNEL, str(chwn.dtype), (min(tiles, MAX_BLOCKS), 1), [*pair, *shape, int(to_chwn)], V)
+            widths.append(V)
+            arguments += *pair, channels, pixels, batch_size, int(to_chwn)
+        self.launch(reorder_kernel(tuple(widths)), dtype, (min(tiles, MAX_BLOCKS), 1), arguments)
 
     def nhwc_operand(self, purpose: str, x: NativeArray) -> NativeArray:
         """Return flat images in NHWC, copied to a workspace unless they are."""
@@ -417,6 +459,10 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             return self.has_cudnn and layer.is_channelwise
         return self.has_cudnn and layer.has_equal_padding and layer.groups == 1
 
+    def reorders_filters(self, layer: ConvLayer) -> bool:
+        """Return whether cuDNN computes a convolution, which takes images and filters in NHWC."""
+        return self.computes("conv", layer) and not is_pointwise(layer)
+
     @property
     def has_cudnn(self) -> bool:
         """Whether cuDNN is available."""
@@ -427,7 +473,19 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
     ) -> None:
         if not self._convolve("fprop", layer, (i, f), o, alpha, beta):
             with self._chwn_result(o) as out:
-                self.runtime.driver.run(super().conv_fprop, layer, as_chwn(i), f, out, alpha, beta)
+                self.runtime.driver.run(super().conv_fprop, layer, as_chwn(i), as_chwn(f), out, alpha, beta)
+
+    def conv_bias(
+        self, layer: ConvLayer, i: NativeArray, f: NativeArray, bias: NativeArray, o: NativeArray, relu: bool
+    ) -> None:
+        if not self.try_conv_bias(layer, i, f, o, bias, relu):
+            self.conv_fprop(layer, i, f, o, 1.0, 0.0)
+            self.runtime.driver.run(self._add_bias, chwn_view(o), bias, relu)
+
+    def _add_bias(self, out: NativeArray, bias: NativeArray, relu: bool) -> None:
+        """Add a bias (K,) to images (K, M, P, Q, N), then compute max(., 0) with ``relu``."""
+        total = out + bias[:, None, None, None, None]
+        out[...] = self.xp.maximum(total, self.xp.zeros_like(total)) if relu else total
 
     def try_conv_bias(
         self, layer: ConvLayer, i: NativeArray, f: NativeArray, o: NativeArray, bias: NativeArray, relu: bool
@@ -439,13 +497,14 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
     ) -> None:
         if not self._convolve("dgrad", layer, (e, f), d, alpha, beta):
             with self._chwn_result(d) as out:
-                self.runtime.driver.run(super().conv_bprop, layer, f, as_chwn(e), out, alpha, beta)
+                self.runtime.driver.run(super().conv_bprop, layer, as_chwn(f), as_chwn(e), out, alpha, beta)
 
     def conv_update(
         self, layer: ConvLayer, i: NativeArray, e: NativeArray, u: NativeArray, alpha: float, beta: float
     ) -> None:
         if not self._convolve("wgrad", layer, (i, e), u, alpha, beta):
-            self.runtime.driver.run(super().conv_update, layer, as_chwn(i), as_chwn(e), u, alpha, beta)
+            with self._chwn_result(u) as out:
+                self.runtime.driver.run(super().conv_update, layer, as_chwn(i), as_chwn(e), out, alpha, beta)
 
     @contextmanager
     def _chwn_result(self, out: NativeArray) -> Iterator[NativeArray]:

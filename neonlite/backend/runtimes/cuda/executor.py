@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
-from neonlite.backend.primitives.rows import choose_primitives, find_primitives, join_results
+from neonlite.backend.primitives.rows import choose_primitives, find_primitives, join_reorders, join_results
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
@@ -385,6 +385,7 @@ class CudaExecutor:
             plan.set_stages(plan.stages)
         choose_primitives(self.primitives, plan)
         join_results(plan)
+        join_reorders(plan)
         libraries.fuse_gemm_sums(plan)
         fuse_row_stages(plan)
         plan.primitives = find_primitives(self.primitives, plan, self.compile)

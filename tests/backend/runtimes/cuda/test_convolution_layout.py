@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings, strategies as st
 from neonlite import Autodiff, Backend, NervanaObject
 from neonlite.backend.primitives.geometry import ImageShape
 from neonlite.backend.runtimes.cuda import convolution
-from neonlite.backend.runtimes.cuda.convolution import REORDER_KERNEL
+from neonlite.backend.runtimes.cuda.convolution import REORDER_FUNCTION
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.callbacks import Callbacks
 from neonlite.data import ArrayIterator
@@ -49,7 +49,9 @@ class Counting(ByCudnn):
 
     def reorders_of(self, images: int) -> list[tuple[bool, ImageShape]]:
         """Return the reorders of images of a batch size since the last call, as (to_chwn, shape), without filters."""
-        reorders = [(bool(x[5]), ImageShape(*x[2:5])) for text, x in self.launched if text.endswith(REORDER_KERNEL)]
+        launches = [arguments for text, arguments in self.launched if REORDER_FUNCTION in text]
+        copies = [x[n : n + 6] for x in launches for n in range(0, len(x), 6)]
+        reorders = [(bool(x[5]), ImageShape(*x[2:5])) for x in copies]
         self.launched.clear()
         return [x for x in reorders if x[1].batch_size == images]
 
