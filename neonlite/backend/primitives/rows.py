@@ -65,12 +65,14 @@ class PrimitiveCall(NamedTuple):
     """The primitive that computes a step: a function of the arrays of its operands and its result.
 
     ``inputs``: the operands, of which a reshape is skipped. ``outputs``: the results. ``plans``: those that it runs.
+    ``is_repeatable``: whether the launches on a GPU depend on the addresses of the arrays alone.
     """
 
     run: Callable[..., None]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     plans: Sequence[Plan] = ()
+    is_repeatable: bool = False
 
 
 def find_primitives(primitives: ReferencePrimitives, plan: Plan, compile_plan: CompilePlan) -> dict[int, PrimitiveCall]:
@@ -146,7 +148,8 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
     def run(*arrays: NativeArray) -> None:
         call(primitives, layer, *[operand(n, x) for n, x in enumerate(arrays)])
 
-    return PrimitiveCall(run, inputs, outputs)
+    is_uniform = len({x for role, x in zip(roles, is_nhwc, strict=True) if role in "IO"}) == 1  # no images are copied
+    return PrimitiveCall(run, inputs, outputs, is_repeatable=is_uniform and not any(is_strided))
 
 
 def reorder_call(primitives: ReferencePrimitives, plan: Plan, values: Sequence[int]) -> PrimitiveCall:
@@ -168,7 +171,7 @@ def reorder_call(primitives: ReferencePrimitives, plan: Plan, values: Sequence[i
             copies.append((shape, *((source, out) if is_nhwc[n] else (out, source)), not is_nhwc[n]))
         primitives.reorder_all(copies)
 
-    return PrimitiveCall(run, tuple(inputs), tuple(values))
+    return PrimitiveCall(run, tuple(inputs), tuple(values), is_repeatable=all(map(plan.is_contiguous, inputs)))
 
 
 def softmax_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:

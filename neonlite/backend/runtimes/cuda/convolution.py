@@ -16,7 +16,7 @@ from neonlite.backend.primitives import scale_and_add
 from neonlite.backend.primitives.geometry import ConvLayer, ImageShape, NHWCImages, as_chwn, chwn_view, image_shape
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS
-from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
+from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture, record
 from neonlite.backend.runtimes.cuda.kernels import KernelLauncher, workspace_limit
 from neonlite.backend.runtimes.cuda.libraries import PerThread
 from neonlite.backend.runtimes.cuda.op_templates import substitute
@@ -262,10 +262,10 @@ class PlanError(RuntimeError):
 
 
 class ConvolutionPlan(NamedTuple):
-    """A built graph: its tensors, in the order of the arrays, and the index of the plan that runs."""
+    """A built graph: the ids of its tensors, in the order of the arrays, and the index of the plan that runs."""
 
     graph: Any
-    tensors: list[Any]
+    tensors: list[int]
     plan_index: int | None  # None: chosen by cuDNN's heuristics
     workspace_bytes: int
     key: tuple[object, ...] = ()  # in the plan cache
@@ -293,6 +293,8 @@ class Cudnn:
         self.frontend, self.stream, self.measure_seconds = frontend, stream, measure_seconds
         self.threads = PerThread(lambda: CudnnHandle(frontend.create_handle()))
         self.errors = frontend.cudnnGraphNotSupportedError, RuntimeError  # CUDA and the loader raise RuntimeError
+        self.max_bytes = workspace_limit(CUDNN_WORKSPACE_BYTES)
+        self.is_autotuned = os.environ.get("NEONLITE_AUTOTUNE") == "1"
         self.handle()
 
     def handle(self) -> Any:
@@ -319,20 +321,18 @@ class Cudnn:
         ``allocate_workspace(n)`` returns the address of n bytes. Both are called only for autotuning.
         """
         self.handle()
-        max_bytes = workspace_limit(CUDNN_WORKSPACE_BYTES)
         geometry = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
-        is_autotuned = os.environ.get("NEONLITE_AUTOTUNE") == "1"
-        key = operation, layer.dtype, *geometry, tf32, bias, relu, max_bytes, is_autotuned
+        key = operation, layer.dtype, *geometry, tf32, bias, relu
         plans = self.threads.get().plans
         try:
             return plans[key]
         except KeyError:
             pass
-        if is_autotuned and current_capture():
+        if self.is_autotuned and current_capture():
             raise CaptureError("graph capture: cuDNN plans cannot be timed during a capture")
-        tuning_addresses = addresses() if is_autotuned else None
+        tuning_addresses = addresses() if self.is_autotuned else None
         try:
-            plan = self._build_plan(operation, layer, tf32, tuning_addresses, allocate_workspace, bias, relu, max_bytes)
+            plan = self._build_plan(operation, layer, tf32, tuning_addresses, allocate_workspace, bias, relu)
         except self.errors as error:
             self.mark_unsupported(key, operation, layer, error)
             return None
@@ -346,6 +346,7 @@ class Cudnn:
             self.execute(plan, addresses, workspace)
         except self.errors as error:
             raise PlanError(str(error)) from error
+        record(self.execute, plan, addresses, workspace)
 
     def mark_unsupported(self, key: tuple[object, ...], operation: str, layer: ConvLayer, error: Exception) -> None:
         """Mark a convolution as unsupported, so that im2col computes it, and warn."""
@@ -366,7 +367,6 @@ class Cudnn:
         allocate_workspace: Callable[[int], int],
         bias: bool,
         relu: bool,
-        max_bytes: int,
     ) -> ConvolutionPlan:
         """Build the graph of a convolution and choose its plan, the fastest if ``addresses`` for timing are given."""
         frontend, handle = self.frontend, self.handle()
@@ -399,16 +399,16 @@ class Cudnn:
         if layer.dtype == "float32" and not tf32:
             excluded_notes += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
         graph.deselect_numeric_notes(excluded_notes)
-        graph.deselect_workspace_greater_than(max_bytes)
+        graph.deselect_workspace_greater_than(self.max_bytes)
         graph.check_support()
-        tensors = [first, second, result, *column]
+        tensors = [x.get_uid() for x in (first, second, result, *column)]
         if addresses is not None:
             return self._autotune(graph, tensors, addresses, allocate_workspace)
         graph.build_plans()
         return ConvolutionPlan(graph, tensors, None, graph.get_workspace_size())
 
     def _autotune(
-        self, graph: Any, tensors: list[Any], addresses: Sequence[int], allocate_workspace: Callable[[int], int]
+        self, graph: Any, tensors: list[int], addresses: Sequence[int], allocate_workspace: Callable[[int], int]
     ) -> ConvolutionPlan:
         """Time the first plans that can be built, and return the fastest. Each run overwrites the result array.
 
@@ -473,14 +473,14 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
     ) -> None:
         if not self._convolve("fprop", layer, (i, f), o, alpha, beta):
             with self._chwn_result(o) as out:
-                self.runtime.driver.run(super().conv_fprop, layer, as_chwn(i), as_chwn(f), out, alpha, beta)
+                self._run_library(super().conv_fprop, layer, as_chwn(i), as_chwn(f), out, alpha, beta)
 
     def conv_bias(
         self, layer: ConvLayer, i: NativeArray, f: NativeArray, bias: NativeArray, o: NativeArray, relu: bool
     ) -> None:
         if not self.try_conv_bias(layer, i, f, o, bias, relu):
             self.conv_fprop(layer, i, f, o, 1.0, 0.0)
-            self.runtime.driver.run(self._add_bias, chwn_view(o), bias, relu)
+            self._run_library(self._add_bias, chwn_view(o), bias, relu)
 
     def _add_bias(self, out: NativeArray, bias: NativeArray, relu: bool) -> None:
         """Add a bias (K,) to images (K, M, P, Q, N), then compute max(., 0) with ``relu``."""
@@ -497,14 +497,19 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
     ) -> None:
         if not self._convolve("dgrad", layer, (e, f), d, alpha, beta):
             with self._chwn_result(d) as out:
-                self.runtime.driver.run(super().conv_bprop, layer, as_chwn(f), as_chwn(e), out, alpha, beta)
+                self._run_library(super().conv_bprop, layer, as_chwn(f), as_chwn(e), out, alpha, beta)
 
     def conv_update(
         self, layer: ConvLayer, i: NativeArray, e: NativeArray, u: NativeArray, alpha: float, beta: float
     ) -> None:
         if not self._convolve("wgrad", layer, (i, e), u, alpha, beta):
             with self._chwn_result(u) as out:
-                self.runtime.driver.run(super().conv_update, layer, as_chwn(i), as_chwn(e), out, alpha, beta)
+                self._run_library(super().conv_update, layer, as_chwn(i), as_chwn(e), out, alpha, beta)
+
+    def _run_library(self, f: Callable[..., None], *arguments: object) -> None:
+        """Call a function that runs array-library operations."""
+        record(None)
+        self.runtime.driver.run(f, *arguments)
 
     @contextmanager
     def _chwn_result(self, out: NativeArray) -> Iterator[NativeArray]:
@@ -565,7 +570,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         result = array if is_plain else self.get_workspace("convolved", array.shape, array)
         self.reorder(image_shape(array), result, nhwc_result, to_chwn=True)
         if not is_plain:
-            driver.run(self._scale_and_add, result, array, alpha, beta)
+            self._run_library(self._scale_and_add, result, array, alpha, beta)
         return True
 
     def _scale_and_add(self, result: NativeArray, out: NativeArray, alpha: float, beta: float) -> None:

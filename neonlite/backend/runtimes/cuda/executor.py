@@ -25,7 +25,7 @@ from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
 from neonlite.backend.runtimes.cuda.convolution import Cudnn, load_frontend
-from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
+from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture, is_recording, record, record_launches
 from neonlite.backend.runtimes.cuda.kernels import (
     WAIT_HINT,
     SingleOpKernel,
@@ -80,11 +80,6 @@ class Driver(Protocol):
         self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
     ) -> None:
         """Launch a kernel on a grid of blocks. Each argument has 64 bits: an address, an integer or a double."""
-
-    def prepare_launch(
-        self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
-    ) -> Callable[[], None]:
-        """Return a function that repeats a launch with less overhead, in a thread that has launched a kernel before."""
 
     def run(self, f: Callable[..., None], *arguments: object) -> None:
         """Call a function that runs array-library operations and writes into its arguments."""
@@ -161,23 +156,26 @@ class CuPyDriver:
         """Launch a kernel on CuPy's current stream."""
         self.check_device()
         kernel(grid, (block,), tuple(arguments))  # CuPy passes int as 64 bits, and float as double
+        if is_recording():
+            record(self.prepare_launch(kernel, grid, block, arguments))
 
     def prepare_launch(
         self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
     ) -> Callable[[], None]:
-        """Return a launch by the CUDA driver API whose arguments are packed once.
+        """Return a launch on the current stream by the CUDA driver API, whose arguments are packed once.
 
         On another device or in a forked child CUDA itself raises an error, since the device is not checked.
         """
-        n, launch, stream = len(arguments), self.cupy.cuda.driver.launchKernel, self.cupy.cuda.get_current_stream
+        n = len(arguments)
         packed = (ctypes.c_char * (8 * n)).from_buffer_copy(pack_arguments(arguments))
         base = ctypes.addressof(packed)
         pointers = (ctypes.c_void_p * n)(*range(base, base + 8 * n, 8))
-
-        def relaunch(keepalive: Any = (packed, pointers)) -> None:
-            launch(kernel.ptr, *grid, 1, block, 1, 1, 0, stream().ptr, ctypes.addressof(keepalive[1]), 0)
-
-        return relaunch
+        sizes = kernel.ptr, *grid, 1, block, 1, 1, 0
+        launch: Any = partial(
+            self.cupy.cuda.driver.launchKernel, *sizes, self.current_stream(), ctypes.addressof(pointers), 0
+        )
+        launch.keepalive = kernel, packed, pointers
+        return launch  # type: ignore[no-any-return]
 
     def run(self, f: Callable[..., None], *arguments: object) -> None:
         """Call a function that runs CuPy operations on the current stream.
@@ -403,10 +401,10 @@ class CudaExecutor:
         direct_outputs = [(i, v) for v, i in plan.outputs.items() if plan.is_direct[i]]
         direct_outputs += [(i, v) for i, values in plan.held_in_targets.items() for v in values]
         copied_outputs = [(i, v) for v, i in plan.outputs.items() if not plan.is_direct[i]]
-        # The arguments of fused kernels depend on addresses and scalars alone, so that launches can be cached. Random
-        # draws advance a counter, and gathers register checks.
+        # The arguments of fused kernels depend on addresses and scalars alone, so that launches can be cached, as those
+        # of most primitives. Random draws advance a counter, and gathers register checks.
         can_cache_launches = not copied_outputs and all(
-            isinstance(kernel, FusedKernel) for _, kernels, _ in stages for kernel in kernels or (None,)
+            isinstance(kernel, FusedKernel) for _, kernels, _ in stages for kernel in kernels or ()
         )
         is_scalar = [not plan.dtype(v) for v in range(len(plan.leaves))]
 
@@ -418,34 +416,40 @@ class CudaExecutor:
             return values[v]
 
         def run(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
+            nonlocal can_cache_launches
             caches = self.memory_tracker.thread_cache
             workspace, temporaries = self.bind_buffers(caches, run, plan) if nbytes or plan.offsets else (0, {})
-            launch_cache, key = self._cache_in(caches, "launches", MAX_CACHED_LAUNCHES), None
-            if can_cache_launches and not current_capture():  # a capture must see the arrays to keep them alive
-                address_of = self.runtime.address_and_strides
-                # 0.0 and -0.0 compare equal, but their representations differ
-                leaf_keys = [
-                    (x or repr(x)) if scalar else address_of(x) for x, scalar in zip(leaves, is_scalar, strict=True)
-                ]
-                key = (run, workspace, *map(address_of, targets), *leaf_keys)
-                if (launches := launch_cache.find(key)) is not None:
-                    for launch in launches:
-                        launch()
-                    return
+            if not can_cache_launches or current_capture():  # a capture must see the arrays to keep them alive
+                return run_stages(targets, leaves, workspace, temporaries)
+            launch_cache = self._cache_in(caches, "launches", MAX_CACHED_LAUNCHES)
+            address_of = self.runtime.address_and_strides
+            # 0.0 and -0.0 compare equal, but their representations differ
+            leaf_keys = [
+                (x or repr(x)) if scalar else address_of(x) for x, scalar in zip(leaves, is_scalar, strict=True)
+            ]
+            key = (run, workspace, self.driver.tf32, *map(address_of, targets), *leaf_keys)
+            if (launches := launch_cache.find(key)) is not None:
+                for launch in launches:
+                    launch()
+                return None
+            with record_launches() as recorded:
+                run_stages(targets, leaves, workspace, temporaries)
+            can_cache_launches = None not in recorded
+            if can_cache_launches and caches.get("launches") is launch_cache:  # no workspace was replaced
+                launch_cache.add(key, recorded)
+            return None
+
+        def run_stages(targets: Any, leaves: Any, workspace: int, temporaries: dict[int, NativeArray]) -> None:
             values = {**dict(enumerate(leaves)), **temporaries}
             for i, v in direct_outputs:
                 values[v] = targets[i]
-            launched: list[Any] = []
             with IgnoreFPErrors():
                 for stage, kernels, stage_views in stages:
                     for v in stage_views:
                         value(v, values)
-                    launched.append(self._run_stage(plan, stage, kernels, values, workspace))
+                    self._run_stage(plan, stage, kernels, values, workspace)
                 for i, v in copied_outputs:
                     self.driver.run(copy_into, targets[i], values[v])
-            if key and None not in launched:
-                prepare = self.driver.prepare_launch
-                launch_cache.add(key, [prepare(*launch) for launches in launched for launch in launches])
 
         return run
 
@@ -456,11 +460,8 @@ class CudaExecutor:
         kernels: Sequence[FusedKernel | SingleOpKernel | UserKernel] | None,
         values: dict[int, NativeArray],
         workspace: int,
-    ) -> list[NativeArray] | None:
-        """Launch the kernels of a stage and return the launches.
-
-        If the stage has no kernel, or one does not compile, compute it op by op and return None.
-        """
+    ) -> None:
+        """Launch the kernels of a stage; if it has none, or one does not compile, compute it op by op."""
         launches = [
             launch
             for kernel in kernels or ()
@@ -473,22 +474,23 @@ class CudaExecutor:
                     "graph capture: expected random numbers drawn by kernels, got an op without a kernel"
                 )
             self.driver.run(self._run_generic, plan, stage, values)
-            return None
-        launched = [(kernel, *launch[1:]) for kernel, launch in zip(compiled, launches, strict=True)]
-        for launch in launched:
-            self.driver.launch(*launch)
-        return launched
+            return
+        for kernel, launch in zip(compiled, launches, strict=True):
+            self.driver.launch(kernel, *launch[1:])
 
     def _run_generic(self, plan: Plan, stage: Stage, values: dict[int, NativeArray]) -> None:
         """Compute a stage op by op, then copy its results to their buffers."""
         first = stage.steps[0]
         if call := plan.primitives.get(first):
+            if not call.is_repeatable:
+                record(None)
             call.run(*[values[x] for x in (*call.inputs, *call.outputs)])
             return
         if len(stage.steps) == 1 and self._try_primitive(plan.step_of(first), first, values):
             return
         if stage.kind == "gemm_sum" and self._try_gemm_sum(plan, stage, values):
             return
+        record(None)
         results: dict[int, NativeArray] = {}
         for v in stage.steps:
             results[v] = self.generic.evaluate_step(plan.step_of(v), {**values, **results})
@@ -524,6 +526,7 @@ class CudaExecutor:
         row_bytes = math.prod(out.shape[1:]) * out.dtype.itemsize
         if self.runtime.address_and_strides(out)[1] != (row_bytes, out.dtype.itemsize):
             return False
+        record(None)
         xp, size, bounds_checker = self.runtime.xp, step.attrs["size"], self.runtime.bounds_checker
         if is_check_synchronous() and not current_capture():
             normalize_indices(xp, operands[1], size)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from threading import get_ident
 from typing import Any, TypeVar
 
@@ -35,9 +37,10 @@ WARMUP_RUNS = 2  # runs before capture, which compile kernels and allocate buffe
 
 
 class CaptureState(threading.local):
-    """The graph that a thread captures or launches; None otherwise."""
+    """The graph that a thread captures or launches, and the launches of a plan that it records; None otherwise."""
 
     capture: GraphCapture | None = None
+    launches: list[Callable[[], object] | None] | None = None
 
 
 _thread = CaptureState()
@@ -50,6 +53,27 @@ class CaptureError(RuntimeError):
 def current_capture() -> GraphCapture | None:
     """Return the capture that is running in this thread, or None."""
     return _thread.capture
+
+
+@contextmanager
+def record_launches() -> Iterator[list[Callable[[], object] | None]]:
+    """Record functions that repeat the launches of this thread, in a ``with`` block; None for what none repeats."""
+    outer, _thread.launches = _thread.launches, []
+    try:
+        yield _thread.launches
+    finally:
+        _thread.launches = outer
+
+
+def record(launch: Callable[..., object] | None, *arguments: object) -> None:
+    """Record a launch that ``launch(*arguments)`` repeats, if this thread records; None if nothing does."""
+    if _thread.launches is not None:
+        _thread.launches.append(launch and partial(launch, *arguments))
+
+
+def is_recording() -> bool:
+    """Return whether this thread records launches."""
+    return _thread.launches is not None
 
 
 def buffer_stream(current_stream: Callable[[], int]) -> int:

@@ -15,7 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from neonlite.backend.planning import ALIGNMENT_BYTES
 from neonlite.backend.runtimes.cuda import CudaRuntime, libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
 from neonlite.backend.runtimes.cuda.executor import CompileError, pack_arguments
-from neonlite.backend.runtimes.cuda.graphs import check_transfer
+from neonlite.backend.runtimes.cuda.graphs import check_transfer, record
 from neonlite.backend.runtimes.cuda.row_reduction import MAX_BLOCK_THREADS
 from neonlite.backend.runtimes.numpy import NumPyRuntime
 from neonlite.typing import NativeArray, NumPyArray
@@ -100,12 +100,7 @@ class SimulatedDriver:
     ) -> None:
         """Run a kernel, block by block."""
         self.run(self._run_kernel, kernel, grid, block, pack_arguments(arguments))
-
-    def prepare_launch(
-        self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
-    ) -> Callable[[], None]:
-        """Return a function that repeats a launch."""
-        return partial(self.launch, kernel, grid, block, arguments)
+        record(self.launch, kernel, grid, block, arguments)
 
     def _run_kernel(self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, packed: bytes) -> None:
         with self.lock:
@@ -137,6 +132,7 @@ class SimulatedDriver:
     def gemm(self, desc: libraries.GemmDesc, alpha: float, beta: float) -> bool:
         """Compute the product by NumPy; 16-bit floats are computed in float32 and rounded once."""
         self.run(self._gemm, desc, alpha, beta)
+        record(self.gemm, desc, alpha, beta)
         return True
 
     def _gemm(self, desc: libraries.GemmDesc, alpha: float, beta: float) -> None:
