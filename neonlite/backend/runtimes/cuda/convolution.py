@@ -16,7 +16,7 @@ from neonlite.backend.primitives import scale_and_add
 from neonlite.backend.primitives.geometry import ConvLayer, ImageShape, NHWCImages, as_chwn, chwn_view, image_shape
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS
-from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture, record
+from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture, is_recording, record, repeat_launches
 from neonlite.backend.runtimes.cuda.kernels import KernelLauncher, workspace_limit
 from neonlite.backend.runtimes.cuda.libraries import PerThread
 from neonlite.backend.runtimes.cuda.op_templates import substitute
@@ -321,8 +321,7 @@ class Cudnn:
         ``allocate_workspace(n)`` returns the address of n bytes. Both are called only for autotuning.
         """
         self.handle()
-        geometry = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
-        key = operation, layer.dtype, *geometry, tf32, bias, relu
+        key = operation, layer.dtype, *geometry(layer), tf32, bias, relu
         plans = self.threads.get().plans
         try:
             return plans[key]
@@ -380,12 +379,12 @@ class Cudnn:
         *operands, result_sizes = (nhwc_dims_strides(sizes[name], is_2d) for name in OPERAND_DIMS[operation])
         operands += [nhwc_dims_strides((layer.K, 1, 1, 1, 1), is_2d)] * bias
         first, second, *column = (graph.tensor(dim=dim, stride=stride, data_type=data_type) for dim, stride in operands)
-        geometry = {
+        axes = {
             name: list(sizes[is_2d:])
             for name, sizes in (("padding", layer.padding), ("stride", layer.strides), ("dilation", layer.dilation))
         }
         operand_tensors = dict(zip(OPERAND_NAMES[operation], (first, second), strict=True))
-        result = getattr(graph, f"conv_{operation}")(**operand_tensors, **geometry)
+        result = getattr(graph, f"conv_{operation}")(**operand_tensors, **axes)
         if bias:
             result = graph.bias(input=result, bias=column[0])
         if relu:
@@ -436,6 +435,11 @@ class Cudnn:
             plan.graph.execute(tensor_addresses, workspace, handle=handle)
         else:
             plan.graph.execute_plan_at_index(tensor_addresses, workspace, plan.plan_index, handle=handle)
+
+
+def geometry(layer: ConvLayer) -> tuple[Any, ...]:
+    """Return what determines a convolution, besides its dtype."""
+    return layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
 
 
 def nhwc_dims_strides(shape: Sequence[int], is_2d: bool) -> tuple[list[int], list[int]]:
@@ -535,15 +539,47 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         """Compute ``out = alpha conv + beta out`` by cuDNN and return True, or return False where it cannot."""
         if not self.has_cudnn or not layer.has_equal_padding:
             return False
+        run = partial(self._run_cudnn, operation, layer, operands, out, alpha, beta, bias, relu)
+        if current_capture() or is_recording():
+            return run()
+        arrays = [x.nhwc if isinstance(x, NHWCImages) else x for x in (*operands, out, bias) if x is not None]
+        memory = [self.runtime.address_and_strides(x) for x in arrays]
+        key = operation, layer.dtype, *geometry(layer), self.runtime.driver.tf32, alpha, beta, relu, *memory
+        tracker, results = self.runtime.memory_tracker, list[bool]()
+        repeat_launches(tracker, tracker.thread_cache, key, lambda: results.append(run()))
+        return results[0] if results else True
+
+    def _run_cudnn(
+        self,
+        operation: str,
+        layer: ConvLayer,
+        operands: Sequence[NativeArray],
+        out: NativeArray,
+        alpha: float,
+        beta: float,
+        bias: NativeArray,
+        relu: bool,
+    ) -> bool:
+        """Convolve as ``_convolve`` does, without cached launches."""
         if is_pointwise(layer):
-            return bias is None and self._convolve_pointwise(operation, layer, operands, out, alpha, beta)
+            is_computed = bias is None and self._convolve_pointwise(operation, layer, operands, out, alpha, beta)
+            if not is_computed:
+                record(None)
+            return is_computed
         driver: Any = self.runtime.driver
         array, is_plain = chwn_view(out), alpha == 1 and beta == 0
 
         @cache
         def prepare_arrays() -> list[NativeArray]:
             """Return the operands and the buffer of the result in NHWC."""
-            arrays = [self.nhwc_operand(f"cudnn {n}", x) for n, x in enumerate(operands)]
+            arrays, copies = list[NativeArray](), []
+            for n, x in enumerate(operands):
+                if isinstance(x, NHWCImages):
+                    arrays.append(x.flat)
+                else:
+                    arrays.append(self.get_workspace(f"cudnn {n}", (x.size,), x))
+                    copies.append((image_shape(x), x, arrays[-1], False))
+            self.reorder_all(copies)
             is_nhwc = isinstance(out, NHWCImages)
             return [*arrays, out.flat if is_nhwc else self.get_workspace("cudnn result", (array.size,), array)]
 
@@ -556,6 +592,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             operation, layer, driver.tf32, addresses, self._workspace_address, bias is not None, relu
         )
         if plan is None:
+            record(None)
             return False
         try:
             driver.run(driver.cudnn.run, plan, addresses(), self._workspace_address(plan.workspace_bytes))
@@ -563,6 +600,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             if current_capture():
                 raise CaptureError(f"cuDNN: {error}") from error
             driver.cudnn.mark_unsupported(plan.key, operation, layer, error)
+            record(None)
             return False
         if isinstance(out, NHWCImages):
             return True

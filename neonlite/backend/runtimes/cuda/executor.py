@@ -25,7 +25,7 @@ from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
 from neonlite.backend.runtimes.cuda.convolution import Cudnn, load_frontend
-from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture, is_recording, record, record_launches
+from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture, launch_kernel, record, repeat_launches
 from neonlite.backend.runtimes.cuda.kernels import (
     WAIT_HINT,
     SingleOpKernel,
@@ -80,6 +80,11 @@ class Driver(Protocol):
         self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
     ) -> None:
         """Launch a kernel on a grid of blocks. Each argument has 64 bits: an address, an integer or a double."""
+
+    def prepare_launch(
+        self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
+    ) -> Callable[[], None]:
+        """Return a function that repeats a launch on this stream, in a thread that has launched a kernel before."""
 
     def run(self, f: Callable[..., None], *arguments: object) -> None:
         """Call a function that runs array-library operations and writes into its arguments."""
@@ -156,8 +161,6 @@ class CuPyDriver:
         """Launch a kernel on CuPy's current stream."""
         self.check_device()
         kernel(grid, (block,), tuple(arguments))  # CuPy passes int as 64 bits, and float as double
-        if is_recording():
-            record(self.prepare_launch(kernel, grid, block, arguments))
 
     def prepare_launch(
         self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
@@ -171,11 +174,11 @@ class CuPyDriver:
         base = ctypes.addressof(packed)
         pointers = (ctypes.c_void_p * n)(*range(base, base + 8 * n, 8))
         sizes = kernel.ptr, *grid, 1, block, 1, 1, 0
-        launch: Any = partial(
+        relaunch: Any = partial(
             self.cupy.cuda.driver.launchKernel, *sizes, self.current_stream(), ctypes.addressof(pointers), 0
         )
-        launch.keepalive = kernel, packed, pointers
-        return launch  # type: ignore[no-any-return]
+        relaunch.keepalive = kernel, packed, pointers
+        return relaunch
 
     def run(self, f: Callable[..., None], *arguments: object) -> None:
         """Call a function that runs CuPy operations on the current stream.
@@ -299,7 +302,6 @@ class CapturedGraph:
 # --- the executor ---
 
 MAX_BOUND_PLANS = 256  # plans whose temporaries are cached per thread
-MAX_CACHED_LAUNCHES = 1024  # cached launches per thread
 # Float ops without a generated kernel, and what computes them instead of the array library.
 FALLBACK_COMMENTS = dict.fromkeys(("dot", "matmul"), "cuBLAS computes it")
 FALLBACK_COMMENTS["scatter_add"] = "the scatter-add kernels sort the indices and add the elements"
@@ -421,22 +423,14 @@ class CudaExecutor:
             workspace, temporaries = self.bind_buffers(caches, run, plan) if nbytes or plan.offsets else (0, {})
             if not can_cache_launches or current_capture():  # a capture must see the arrays to keep them alive
                 return run_stages(targets, leaves, workspace, temporaries)
-            launch_cache = self._cache_in(caches, "launches", MAX_CACHED_LAUNCHES)
             address_of = self.runtime.address_and_strides
             # 0.0 and -0.0 compare equal, but their representations differ
             leaf_keys = [
                 (x or repr(x)) if scalar else address_of(x) for x, scalar in zip(leaves, is_scalar, strict=True)
             ]
             key = (run, workspace, self.driver.tf32, *map(address_of, targets), *leaf_keys)
-            if (launches := launch_cache.find(key)) is not None:
-                for launch in launches:
-                    launch()
-                return None
-            with record_launches() as recorded:
-                run_stages(targets, leaves, workspace, temporaries)
-            can_cache_launches = None not in recorded
-            if can_cache_launches and caches.get("launches") is launch_cache:  # no workspace was replaced
-                launch_cache.add(key, recorded)
+            stages_of = partial(run_stages, targets, leaves, workspace, temporaries)
+            can_cache_launches = repeat_launches(self.memory_tracker, caches, key, stages_of)
             return None
 
         def run_stages(targets: Any, leaves: Any, workspace: int, temporaries: dict[int, NativeArray]) -> None:
@@ -463,9 +457,7 @@ class CudaExecutor:
     ) -> None:
         """Launch the kernels of a stage; if it has none, or one does not compile, compute it op by op."""
         launches = [
-            launch
-            for kernel in kernels or ()
-            for launch in kernel.launches(values, self.runtime.address_and_strides, workspace)
+            x for kernel in kernels or () for x in kernel.launches(values, self.runtime.address_and_strides, workspace)
         ]
         compiled = [self.get_kernel(source) for source, *_ in launches]
         if kernels is None or None in compiled:
@@ -475,8 +467,8 @@ class CudaExecutor:
                 )
             self.driver.run(self._run_generic, plan, stage, values)
             return
-        for kernel, launch in zip(compiled, launches, strict=True):
-            self.driver.launch(kernel, *launch[1:])
+        for kernel, (_, *arguments) in zip(compiled, launches, strict=True):
+            launch_kernel(self.driver, kernel, *arguments)
 
     def _run_generic(self, plan: Plan, stage: Stage, values: dict[int, NativeArray]) -> None:
         """Compute a stage op by op, then copy its results to their buffers."""

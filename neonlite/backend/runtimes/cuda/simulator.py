@@ -15,7 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,12 @@ class SimulatedDriver:
     ) -> None:
         """Run a kernel, block by block."""
         self.run(self._run_kernel, kernel, grid, block, pack_arguments(arguments))
-        record(self.launch, kernel, grid, block, arguments)
+
+    def prepare_launch(
+        self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
+    ) -> Callable[[], None]:
+        """Return a function that repeats a launch."""
+        return partial(self.launch, kernel, grid, block, arguments)
 
     def _run_kernel(self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, packed: bytes) -> None:
         with self.lock:

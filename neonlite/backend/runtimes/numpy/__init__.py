@@ -410,8 +410,8 @@ class NumPyPrimitives(NumPyPooling, NumPyRoiPooling):
         workspaces: dict[Any, Any] = self.runtime.memory_tracker.thread_cache
         size, key = math.prod(shape), (purpose, like.dtype)
         if key not in workspaces or workspaces[key][0].size < size:
-            workspaces.pop(key, None)  # free the old one first
-            workspaces.pop("launches", None)  # those of a GPU, which refer to it
+            if workspaces.pop(key, None):  # free the old one first
+                workspaces.pop("launches", None)  # of a GPU: they refer to it
             request = f"workspace of a primitive ({purpose})", size * like.dtype.itemsize
             workspaces[key] = self.runtime.allocate_tracked(
                 "workspaces", *request, lambda: self.xp.empty(size, dtype=like.dtype)
