@@ -542,8 +542,11 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         run = partial(self._run_cudnn, operation, layer, operands, out, alpha, beta, bias, relu)
         if current_capture() or is_recording():
             return run()
-        arrays = [x.nhwc if isinstance(x, NHWCImages) else x for x in (*operands, out, bias) if x is not None]
-        memory = [self.runtime.address_and_strides(x) for x in arrays]
+        address_of = self.runtime.address_and_strides
+        memory = [
+            (address_of(x.nhwc), "NHWC") if isinstance(x, NHWCImages) else address_of(x)
+            for x in (*operands, out, *(() if bias is None else (bias,)))
+        ]
         key = operation, layer.dtype, *geometry(layer), self.runtime.driver.tf32, alpha, beta, relu, *memory
         tracker, results = self.runtime.memory_tracker, list[bool]()
         repeat_launches(tracker, tracker.thread_cache, key, lambda: results.append(run()))

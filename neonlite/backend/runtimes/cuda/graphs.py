@@ -33,7 +33,7 @@ from neonlite.typing import BackendBase
 
 T = TypeVar("T")
 
-MAX_CACHED_LAUNCHES = 1024  # plans and convolutions of a thread on a stream
+MAX_CACHED_LAUNCHES = 1 << 14  # of plans and convolutions of a thread on a stream
 MAX_GRAPHS = 16  # per backend; each holds the memory that it uses
 WARMUP_RUNS = 2  # runs before capture, which compile kernels and allocate buffers
 
@@ -81,7 +81,7 @@ def repeat_launches(
     ``caches``: the buffers of this thread on its stream. The launches are discarded when a buffer is replaced.
     """
     if "launches" not in caches:
-        caches["launches"] = Cache(MAX_CACHED_LAUNCHES, memory_tracker)
+        caches["launches"] = Cache(MAX_CACHED_LAUNCHES, memory_tracker, lambda key, launches: 1 + len(launches))
     cache = caches["launches"]
     if (launches := cache.find(key)) is not None:
         for launch in launches:

@@ -374,7 +374,7 @@ def test_launches_follow_temporaries_that_have_moved(packed: list[Any]) -> None:
 
 
 def test_the_cache_of_launches_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "MAX_CACHED_LAUNCHES", 3)
+    monkeypatch.setattr(graphs, "MAX_CACHED_LAUNCHES", 6)  # an entry costs one more than it has launches
     be = simulated()
     x, y = be.ones((2, 2)), be.empty((2, 2))
     for n in range(1, 9):
