@@ -411,9 +411,8 @@ class Cublas:
 
     def _multiply(self, *arguments: object) -> bool:
         """Compute a product, described by the arguments after the handle; return False if the GPU cannot."""
-        is_computed = self._check("GemmStridedBatchedEx_64", self.handle(), *arguments, version="")
-        record(self._multiply if is_computed else None, *arguments)
-        return is_computed
+        record(self._multiply, *arguments)
+        return self._check("GemmStridedBatchedEx_64", self.handle(), *arguments, version="")
 
     def _check(self, name: str, *arguments: object, version: str = "_v2") -> bool:
         """Call a cuBLAS function; return whether it is supported. RuntimeError with the status if it fails."""

@@ -131,6 +131,7 @@ def check_network(parts: list[str]) -> None:
         ["conv", "max", "normed", "one pixel", "avg", "residual"],
         ["strided", "norm", "leaky", "response", "l2", "skip"],
         ["conv", "inception", "dropout", "deconv"],
+        ["inception", "avg"],
     ],
 )
 def test_networks_train_as_by_numpy(parts: list[str]) -> None:
@@ -515,6 +516,18 @@ def test_launches_are_built_again_after_a_workspace_has_been_replaced(built: lis
             be.fprop_conv(large, j, g, o)
 
 
+def test_the_launches_of_a_convolution_are_repeated_for_the_same_options_only(built: list[Any]) -> None:
+    be = gpu_backend()
+    layer = be.conv_layer("float32", N, 3, 5, H=6, W=6, R=3, S=3)
+    i, f, out = be.ones(layer.dimI), be.array(-np.ones(layer.dimF)), be.empty(layer.dimO)
+    bias = be.ones((5, 1))
+    for _ in range(3):
+        for relu, alpha, value in ((True, 1.0, 0), (False, 1.0, -26), (False, 2.0, -53)):
+            be.fprop_conv(layer, i, f, out, bias=bias, relu=relu, alpha=alpha)
+            assert (out.get() == value).all()
+    assert len(built) == 2 + 3  # a result that is multiplied by alpha is computed by the array library
+
+
 def test_products_are_repeated_with_the_scalars_of_the_tree() -> None:
     be, cpu = gpu_backend(), Backend("cpu")
     a, b = (np.random.default_rng(n).integers(-3, 4, (6, 6)) for n in (0, 1))
@@ -529,13 +542,12 @@ def test_products_are_repeated_with_the_scalars_of_the_tree() -> None:
 
 def test_work_of_the_array_library_is_never_repeated_as_launches() -> None:
     be, cpu = gpu_backend(), Backend("cpu")
-    for backend in (be, cpu):
-        backend.x = backend.array(np.arange(12.0).reshape(3, 4))
+    pairs = [(backend.array(np.arange(12.0).reshape(3, 4)), backend.empty((6, 4))) for backend in (be, cpu)]
     for _ in range(4):
-        results = [backend.concat([backend.x * 2, backend.x], axis=0).get() for backend in (be, cpu)]
-        np.testing.assert_array_equal(*results)
-        for backend in (be, cpu):
-            backend.x[:] = backend.x + 1
+        for backend, (x, out) in zip((be, cpu), pairs, strict=True):
+            out[:] = backend.concat([x, x], axis=0)
+            x[:] = x + 1
+        np.testing.assert_array_equal(*(out.get() for _, out in pairs))
 
 
 # --- bias and Rectlin in the convolution -----------------------------------------------------------------------------
@@ -568,11 +580,13 @@ OTHERS: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_formulas_after_a_convolution_have_the_values_of_numpy(name: str) -> None:
-    results = []
-    for be in (gpu_backend(), Backend("cpu")):
+    results, mine = [], gpu_backend()
+    for be in (mine, Backend("cpu")):
         x, f, b = convolved_arrays(be)
         results.append(OTHERS[name](be, be.conv(x, f, padding=1), b).get())
     np.testing.assert_array_equal(*results)
+    driver: Any = mine.runtime.driver
+    assert len(driver.cudnn.frontend.graphs) == 1
 
 
 def test_many_arrays_of_several_dtypes_are_reordered_in_few_launches() -> None:
