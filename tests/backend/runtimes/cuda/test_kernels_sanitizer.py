@@ -20,7 +20,7 @@ from neonlite.backend.runtimes import load_runtime
 from neonlite.backend.runtimes.cuda.kernels import FILLED_MASK, RANK_SORT_KERNEL, SCALED_NORMAL, VALUE_TEMPLATES
 
 KINDS: dict[str, tuple[str, ...]] = {  # text that only the sources of a kind contain
-    "map, several elements at once": ("const Half* x0", "int V = 8;", "long long I)"),
+    "map, several elements at once": ("const Half* x0", "int V = 8;", "unsigned I)"),
     "map, rows and columns": ("y0 = (tanh(((x0 * x1) + x2)) * x3)",),
     "map, strides": ("long long x0_0",),
     "rows": ("s0 = argmax(x0)", "threadIdx.x % LANES"),

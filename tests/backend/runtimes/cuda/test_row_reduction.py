@@ -59,7 +59,7 @@ def check_formula(name: str, x: Any, axis: Any, dtype: str, layout: str = "whole
     for a, b in zip(result, wanted, strict=True):
         assert a.info.dtype == dtype
         np.testing.assert_allclose(a.get().astype(float), b, close, close)
-    return sum("N1" in text or "long long J" in text for text, _ in ran(sim))
+    return sum("n1" in text for text, _ in ran(sim))
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -166,7 +166,7 @@ def test_batch_norm_moves_no_more_memory_than_necessary(columns: int) -> None:
         t, y, rows = be.array(x), be.zeros((4, columns)), [be.ones((4, 1)) for _ in range(6)]
         be.compound_fprop_bn(t, *rows, y, 1e-3, 0.9)
         if be.name == "simulated":
-            assert sum("N1" in text for text, _ in ran(be)) == (1 if columns == 96 else 2)
+            assert sum("n1" in text for text, _ in ran(be)) == (1 if columns == 96 else 2)
         values.append([r.get() for r in [*rows, y]])
     for result, wanted in zip(*values, strict=True):
         np.testing.assert_allclose(result, wanted, 1e-4, 1e-5)

@@ -3,19 +3,21 @@
 // s0: sum of stage 1 (1, 1) float32
 // s0 = sum(x0)
 extern "C" __global__ void __launch_bounds__(256) stage_1(
-    const float* x0, float* s0, long long num_results, long long reduction_size, long long chunk)
+    const float* x0, float* s0, unsigned num_results, unsigned reduction_size, unsigned chunk)
 {
     typedef unsigned Index;
     constexpr int V = 4;  // adjacent elements per thread and iteration
     constexpr int LANES = 256, RESULTS = 1;  // threads per result, results per block
     const int lane = threadIdx.x % LANES, slot = threadIdx.x / LANES;
     const Index k = (Index)blockIdx.x * RESULTS + slot;  // index of the result
-    const Index first = blockIdx.y * (Index)chunk, last = first + chunk;
+    const Index first = blockIdx.y * chunk, last = first + chunk;
     const Index end = last < reduction_size ? last : reduction_size;
     float a0 = 0;
     if (k < num_results) {
-        #pragma unroll 4
-        for (Index j = first + lane * V; j < end; j += LANES * V) {
+        const Index packs = (end - first + (LANES - 1 - lane) * V) / (LANES * V);  // of this lane
+        #pragma unroll 4  // packs are loaded, and then accumulated
+        for (Index p = 0; p < packs; ++p) {
+            const Index j = first + (lane + p * LANES) * V;
             const Index i0 = j;
             const Pack<float, V> x0s = load<V>(x0 + i0);
             #pragma unroll
@@ -38,15 +40,15 @@ extern "C" __global__ void __launch_bounds__(256) stage_1(
 
 // combine the splits of sum
 extern "C" __global__ void __launch_bounds__(256) stage_1_joined(
-    float* s0, const float* partials0, long long num_splits, long long num_results)
+    float* s0, const float* partials0, unsigned num_splits, unsigned num_results)
 {
     typedef unsigned Index;
-    constexpr int LANES = 8, RESULTS = 32;
+    constexpr int LANES = 256, RESULTS = 1;
     const int lane = threadIdx.x / RESULTS, slot = threadIdx.x % RESULTS;
-    const long long k = (long long)blockIdx.x * RESULTS + slot;
+    const Index k = (Index)blockIdx.x * RESULTS + slot;
     float a0 = 0;
     if (k < num_results)
-        for (long long p = lane; p < num_splits; p += LANES) {
+        for (Index p = lane; p < num_splits; p += LANES) {
             a0 = a0 + partials0[p * num_results + k];
         }
     __shared__ float p0[256];
