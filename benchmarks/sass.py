@@ -28,7 +28,7 @@ from neonlite import Backend
 from neonlite.backend.runtimes.cuda.libraries import OPTIONS
 
 sys.path.append(str(RESULTS.parents[1] / "tests"))
-from helpers import nvrtc  # noqa: E402
+from helpers import nvrtc
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 NOTE = """\
@@ -106,7 +106,7 @@ def listings(binary: bytes, nvdisasm: str) -> dict[str, str]:
 
 
 def body(listing: str) -> list[tuple[str, str]]:
-    """Return the labels and instructions of a listing, as (label, "") and ("", instruction), without called functions."""
+    """Return the labels and the instructions of a listing, each with an empty other one, without called functions."""
     lines: list[tuple[str, str]] = []
     for line in listing.splitlines():
         if label := re.match(r"(\S+):$", line):
@@ -232,7 +232,8 @@ def report(found: dict[str, dict[str, Count]], before: dict[str, dict[str, Count
     versions = f"NVRTC {'.'.join(map(str, nvrtc.version()))}, nvdisasm {release[1]}"
     note = f"{NOTE} The figures on the left of an arrow are those of an earlier version." if before else NOTE
     print(f"{versions}\n\n{table}")
-    page = f"# Machine instructions of generated kernels\n\n`python benchmarks/sass.py` ({versions})\n\n{table}\n\n{note}\n"
+    command = " ".join(["python benchmarks/sass.py", *["--against FOLDER"] * bool(before)])
+    page = f"# Machine instructions of generated kernels\n\n`{command}` ({versions})\n\n{table}\n\n{note}\n"
     save("sass", {"versions": versions, "before": before, "counts": found}, page)
 
 

@@ -49,7 +49,8 @@ from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray, dtype_bits
 THREADS_PER_BLOCK = 256
 MAX_BLOCKS = 4096  # limit of the grid size of a map kernel, which loops over the remaining elements
 SPLIT_REDUCTION_BLOCKS = 2048  # reductions are split until there are this many blocks
-PACKS_IN_FLIGHT = 4  # packs that a lane loads before it accumulates them
+PACKS_IN_FLIGHT = 4  # packs that a lane loads of an operand before it accumulates them
+MAX_PACKS_IN_FLIGHT = 8  # of all operands, which are in registers
 MIN_LANE_PACKS = 16  # packs per lane below which a reduction is not split further
 MAX_LANE_PACKS = 4096  # packs per lane above which a reduction is split, which bounds rounding errors of sums
 WARP_SIZE = 32
@@ -386,9 +387,8 @@ class FusedKernel:
         ]
 
     def _reduction_body(self) -> list[str]:
-        inner = self._loop_body({}, "            ")
         has_vector_results = self.has_vector_results
-        k, unit, at = ("c", "", "[q]") if has_vector_results else ("k", " * V", "")
+        k, at = ("c", "[q]") if has_vector_results else ("k", "")
         lines = [
             *self._lane_indices(),
             "    const Index first = blockIdx.y * chunk, last = first + chunk;",
@@ -399,18 +399,7 @@ class FusedKernel:
                 lines += [f"    {template.acc_type} a{m}[V];", *for_each_q(f"a{m}[q] = {template.identity};")]
             else:
                 lines.append(f"    {template.acc_type} a{m} = {template.identity};")
-        lines += [
-            f"    if ({k} < num_results) {{",
-            *self._axis_indices(k, self.result_axes, inner, "        "),
-            f"        const Index packs = (end - first + (LANES - 1 - lane){unit}) / (LANES{unit});  // of this lane",
-            f"        #pragma unroll {PACKS_IN_FLIGHT}  // packs are loaded, and then accumulated",
-            "        for (Index p = 0; p < packs; ++p) {",
-            f"            const Index j = first + (lane + p * LANES){unit};",
-            *self._axis_indices("j", self.reduced_axes, inner, "            "),
-            *inner,
-            "        }",
-            "    }",
-        ]
+        lines += [f"    if ({k} < num_results) {{", *self._reduction_loop(k), "    }"]
         for m, (template, _) in enumerate(self.accumulators):
             lines += self._block_reduce(m, template)
             if self.num_splits > 1:
@@ -418,6 +407,42 @@ class FusedKernel:
                 inside = for_each_q(part, "        ") if has_vector_results else [f"        {part}"]
                 lines += [f"    if (lane == 0 && {k} < num_results) {{", *inside, "    }"]
         return lines if self.num_splits > 1 else lines + self._epilogue(has_vector_results)
+
+    def _reduction_loop(self, k: str) -> list[str]:
+        """Return the lines that load and accumulate the packs of a lane. ``k``: the index of its result."""
+        indent, texts, unit = " " * 16, dict[int, str](), "" if self.has_vector_results else " * V"
+        xs = [x for x in self.loop_arrays if x.name[0] == "x"]
+        once = [line for x in xs if self._is_per_row(x) for line in self._load(x, {}, texts, " " * 8)]
+        xs = [x for x in xs if not self._is_per_row(x)]
+        loads = [line for x in xs for line in self._load(x, {}, texts, indent, "[u]")]
+        body = self._element_loop(texts, {}, indent)
+        U = max(min(PACKS_IN_FLIGHT, MAX_PACKS_IN_FLIGHT // max(len(xs), 1)), 1)
+        return [
+            *self._axis_indices(k, self.result_axes, [*once, *loads, *body], "        "),
+            *once,
+            f"        constexpr int U = {U};  // packs in flight",
+            f"        const Index packs = (end - first + (LANES - 1 - lane){unit}) / (LANES{unit});  // of this lane",
+            "        for (Index p = 0; p < packs; p += U) {  // load U packs, then accumulate them",
+            *(f"            {self._loaded_type(x)} {x.name}s[U];" for x in xs),
+            "            #pragma unroll",
+            "            for (int u = 0; u < U; ++u) {",
+            f"{indent}const Index pack = p + u < packs ? p + u : packs - 1;  // the last one again after the end",
+            *self._pack_indices(f"first + (lane + pack * LANES){unit}", loads, indent),
+            *loads,
+            "            }",
+            "            #pragma unroll",
+            "            for (int u = 0; u < U; ++u) if (p + u < packs) {",
+            *self._pack_indices(f"first + (lane + (p + u) * LANES){unit}", body, indent),
+            *body,
+            "            }",
+            "        }",
+        ]
+
+    def _pack_indices(self, j: str, inner: list[str], indent: str) -> list[str]:
+        """Return the lines that compute the used indices of a pack from the expression of its first element."""
+        indices = self._axis_indices("j", self.reduced_axes, inner, indent)
+        is_used = re.search(r"\bj\b", "\n".join([*indices, *inner]))
+        return [f"{indent}const Index j = {j};", *indices] if is_used else indices
 
     def _epilogue(self, has_vector_results: bool = False) -> list[str]:
         """Return the lines in which the first lane of each result computes and stores the epilogue."""
@@ -497,10 +522,15 @@ class FusedKernel:
         return text or "0"
 
     def _loop_body(self, offsets: dict[str, str], indent: str) -> list[str]:
-        """Return the lines that load V elements of each operand, compute the steps, accumulate and store."""
+        """Return the lines that load V elements of each operand, compute the steps and store."""
         texts: dict[int, str] = {}
-        lines = [line for x in self.loop_arrays for line in self._load(x, offsets, texts, indent)]
+        loads = [line for x in self.loop_arrays if x.name[0] == "x" for line in self._load(x, offsets, texts, indent)]
+        return loads + self._element_loop(texts, offsets, indent)
+
+    def _element_loop(self, texts: dict[int, str], offsets: dict[str, str], indent: str) -> list[str]:
+        """Return the lines that compute the steps for V elements, accumulate and store."""
         ys = [x for x in self.loop_arrays if x.name[0] == "y"]
+        lines = [f"{indent}{self._loaded_type(x)} {x.name}s;" for x in ys]
         lines += [f"{indent}#pragma unroll", f"{indent}for (int q = 0; q < V; ++q) {{"]
         lines += self._compute(
             {v: s for v, s in self.steps.items() if v not in self.epilogue_steps}, texts, f"{indent}    "
@@ -510,6 +540,15 @@ class FusedKernel:
         lines.append(f"{indent}}}")
         return lines + [line for x in ys for line in self._store(x, offsets, indent)]
 
+    def _is_per_row(self, x: KernelArray) -> bool:
+        """Return whether an array has one element per row."""
+        return all(x.axes[a] < 0 for a in self.reduced_axes)
+
+    def _loaded_type(self, x: KernelArray) -> str:
+        """Return the type of V elements of an array, or of its broadcast element."""
+        is_pack = x.name[0] == "y" or self._has_inner_stride(x)
+        return f"Pack<{STORAGE_TYPES[x.dtype]}, V>" if is_pack else STORAGE_TYPES[x.dtype]
+
     def _load(
         self, x: KernelArray, offsets: dict[str, str], texts: dict[int, str], indent: str, row: str = ""
     ) -> Iterator[str]:
@@ -518,18 +557,14 @@ class FusedKernel:
         The expression of an element is added to ``texts``. ``row``: the index of the pack, where several are kept in
         registers.
         """
-        c_type, offset = STORAGE_TYPES[x.dtype], offsets.get(x.name) or self._element_offset(x)
-        is_vector = self._has_inner_stride(x)
-        const = "" if row else f"const {f'Pack<{c_type}, V>' if is_vector else c_type} "
-        if x.name[0] == "y":
-            yield f"{indent}Pack<{c_type}, V> {x.name}s;"
-            return
+        offset, is_vector = offsets.get(x.name) or self._element_offset(x), self._has_inner_stride(x)
+        const = "" if row else f"const {self._loaded_type(x)} "
         if is_vector and x.contiguous:
             yield f"{indent}{const}{x.name}s{row} = load<V>({x.name} + {offset});"
         elif is_vector:
             step = f" + q * {x.name}_{len(self.sizes) - 1}"
             if not row:
-                yield f"{indent}Pack<{c_type}, V> {x.name}s;"
+                yield f"{indent}{self._loaded_type(x)} {x.name}s;"
             yield f"{indent}for (int q = 0; q < V; ++q) {x.name}s{row}.at[q] = {x.name}[{offset}{step}];"
         else:
             yield f"{indent}{const}{x.name}s{row} = {x.name}[{offset}];"

@@ -126,9 +126,12 @@ template <class T> __device__ inline ArgValue<T> combine_argmin(ArgValue<T> a, A
 // *x, or 0 out of bounds.
 template <class T> __device__ inline T load_if(const T* x, bool in_bounds) { return in_bounds ? *x : T(); }
 
-// x / y by r = reciprocal(y), which many divisions share; correctly rounded. Markstein, IBM J. Res. Dev. 34, 1990.
-// The remainder x - q y is exact unless it is denormal: then, and where a value is infinite or NaN, x / y is computed.
-__device__ inline float reciprocal(float y) { return fabsf(y) > 0x1p-40f && fabsf(y) < 0x1p40f ? 1 / y : (float)INF; }
+// x / y by r = reciprocal(y), which many divisions share. It is correctly rounded: the remainder x - q y is exact unless
+// it is denormal (Markstein, IBM J. Res. Dev. 34, 1990). If it might be, and if a value is not finite, x / y is computed.
+__device__ inline float reciprocal(float y)
+{
+    return fabsf(y) > 0x1p-40f && fabsf(y) < 0x1p40f ? 1 / y : (float)(INF - INF);  // NaN: divide computes x / y
+}
 __device__ __noinline__ float divide(float x, float y) { return x / y; }
 __device__ inline float divide(float x, float y, float r)
 {

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -311,10 +310,6 @@ class RowTileKernel(codegen.FusedKernel):
         """Return whether an operand is kept in registers: it has the domain's size, and several phases read it."""
         return x.name[0] == "x" and x.sizes == self.sizes and self.last_use[x.v] > self.phases[x.v]
 
-    def _is_per_row(self, x: codegen.KernelArray) -> bool:
-        """Return whether an array has one element per row."""
-        return all(x.axes[a] < 0 for a in self.reduced_axes)
-
     def _reduction_body(self) -> list[str]:
         texts: dict[int, str] = {}
         once = []
@@ -385,8 +380,9 @@ class RowTileKernel(codegen.FusedKernel):
         body, known = list[str](), set(self.reciprocals)
         for x in self.arrays:
             read = x.v in operands and x.name[0] == "x" and not self._is_per_row(x)
-            if x in ys or (read and not (self._is_in_registers(x) and self.phases[x.v] < p)):
+            if read and not (self._is_in_registers(x) and self.phases[x.v] < p):
                 body += self._load(x, self.offsets, texts, indent, "[r]" * self._is_in_registers(x))
+        body += [f"{indent}{self._loaded_type(x)} {x.name}s;" for x in ys]
         body += [f"{indent}#pragma unroll", f"{indent}for (int q = 0; q < V; ++q) {{"]
         body += self._compute(steps, texts, f"{indent}    ")
         saved = [v for v in steps if v in self.register_steps]
@@ -402,14 +398,11 @@ class RowTileKernel(codegen.FusedKernel):
         yield from (
             f"    const float {name} = reciprocal({y});" for y, name in self.reciprocals.items() if y not in known
         )
-        indices = self._axis_indices("j", self.reduced_axes, body, indent)
-        if re.search(r"\bj\b", "\n".join([*indices, *body])):
-            indices.insert(0, f"{indent}const Index j = (lane + r * LANES) * V;")
         loop = [
             "    #pragma unroll",
             "    for (int r = 0; r < R; ++r) {",
             "        if (r < packs) {",
-            *indices,
+            *self._pack_indices("(lane + r * LANES) * V", body, indent),
             *body,
             "        }",
             "    }",

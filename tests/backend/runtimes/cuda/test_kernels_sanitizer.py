@@ -26,7 +26,7 @@ KINDS: dict[str, tuple[str, ...]] = {  # text that only the sources of a kind co
     "rows": ("s0 = argmax(x0)", "threadIdx.x % LANES"),
     "columns": ("sum((x0 * x0)) over axis 0", "threadIdx.x / RESULTS"),
     "rows, with an epilogue": ("y0 = (x1 + sum((x0 * x0)))",),
-    "several blocks": ("long long chunk)", "LANES = 256, RESULTS = 1"),
+    "several blocks": ("unsigned chunk)", "LANES = 256, RESULTS = 1"),
     "finalize kernel": ("// combine the splits of sum",),
     "tile of rows": ("sum(exp((x0 - stop_gradient(max(x0))))) over axis 1", "[R * V]"),
     "tile of columns": ("sum(exp((x0 - stop_gradient(max(x0))))) over axis 0", "float r"),

@@ -15,15 +15,24 @@ extern "C" __global__ void __launch_bounds__(256) stage_1(
     ArgValue<float> a0 = {-(float)INF, NO_INDEX};
     if (k < num_results) {
         const Index i0 = k;
+        constexpr int U = 4;  // packs in flight
         const Index packs = (end - first + (LANES - 1 - lane) * V) / (LANES * V);  // of this lane
-        #pragma unroll 4  // packs are loaded, and then accumulated
-        for (Index p = 0; p < packs; ++p) {
-            const Index j = first + (lane + p * LANES) * V;
-            const Index i1 = j;
-            const Pack<float, V> x0s = load<V>(x0 + i0 * n1 + i1);
+        for (Index p = 0; p < packs; p += U) {  // load U packs, then accumulate them
+            Pack<float, V> x0s[U];
             #pragma unroll
-            for (int q = 0; q < V; ++q) {
-                a0 = combine_argmax(a0, ArgValue<float>{(float)x0s.at[q], (long long)j + q});
+            for (int u = 0; u < U; ++u) {
+                const Index pack = p + u < packs ? p + u : packs - 1;  // the last one again after the end
+                const Index j = first + (lane + pack * LANES) * V;
+                const Index i1 = j;
+                x0s[u] = load<V>(x0 + i0 * n1 + i1);
+            }
+            #pragma unroll
+            for (int u = 0; u < U; ++u) if (p + u < packs) {
+                const Index j = first + (lane + (p + u) * LANES) * V;
+                #pragma unroll
+                for (int q = 0; q < V; ++q) {
+                    a0 = combine_argmax(a0, ArgValue<float>{(float)x0s[u].at[q], (long long)j + q});
+                }
             }
         }
     }

@@ -18,17 +18,26 @@ extern "C" __global__ void __launch_bounds__(256) stage_1(
     for (int q = 0; q < V; ++q) a0[q] = 0;
     if (c < num_results) {
         const Index i1 = c;
+        constexpr int U = 4;  // packs in flight
         const Index packs = (end - first + (LANES - 1 - lane)) / (LANES);  // of this lane
-        #pragma unroll 4  // packs are loaded, and then accumulated
-        for (Index p = 0; p < packs; ++p) {
-            const Index j = first + (lane + p * LANES);
-            const Index i0 = j;
-            const Pack<float, V> x0s = load<V>(x0 + i0 * n1 + i1);
-            const float x1s = x1[i0];
+        for (Index p = 0; p < packs; p += U) {  // load U packs, then accumulate them
+            Pack<float, V> x0s[U];
+            float x1s[U];
             #pragma unroll
-            for (int q = 0; q < V; ++q) {
-                const float v0 = x0s.at[q] * x1s;  // mul
-                a0[q] = a0[q] + (float)v0;
+            for (int u = 0; u < U; ++u) {
+                const Index pack = p + u < packs ? p + u : packs - 1;  // the last one again after the end
+                const Index j = first + (lane + pack * LANES);
+                const Index i0 = j;
+                x0s[u] = load<V>(x0 + i0 * n1 + i1);
+                x1s[u] = x1[i0];
+            }
+            #pragma unroll
+            for (int u = 0; u < U; ++u) if (p + u < packs) {
+                #pragma unroll
+                for (int q = 0; q < V; ++q) {
+                    const float v0 = x0s[u].at[q] * x1s[u];  // mul
+                    a0[q] = a0[q] + (float)v0;
+                }
             }
         }
     }

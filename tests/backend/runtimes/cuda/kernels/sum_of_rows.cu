@@ -16,17 +16,26 @@ extern "C" __global__ void __launch_bounds__(256) stage_1(
     float a0 = 0;
     if (k < num_results) {
         const Index i0 = k;
+        constexpr int U = 4;  // packs in flight
         const Index packs = (end - first + (LANES - 1 - lane) * V) / (LANES * V);  // of this lane
-        #pragma unroll 4  // packs are loaded, and then accumulated
-        for (Index p = 0; p < packs; ++p) {
-            const Index j = first + (lane + p * LANES) * V;
-            const Index i1 = j;
-            const Pack<float, V> x0s = load<V>(x0 + i0 * n1 + i1);
-            const Pack<float, V> x1s = load<V>(x1 + i1);
+        for (Index p = 0; p < packs; p += U) {  // load U packs, then accumulate them
+            Pack<float, V> x0s[U];
+            Pack<float, V> x1s[U];
             #pragma unroll
-            for (int q = 0; q < V; ++q) {
-                const float v0 = x0s.at[q] * x1s.at[q];  // mul
-                a0 = a0 + (float)v0;
+            for (int u = 0; u < U; ++u) {
+                const Index pack = p + u < packs ? p + u : packs - 1;  // the last one again after the end
+                const Index j = first + (lane + pack * LANES) * V;
+                const Index i1 = j;
+                x0s[u] = load<V>(x0 + i0 * n1 + i1);
+                x1s[u] = load<V>(x1 + i1);
+            }
+            #pragma unroll
+            for (int u = 0; u < U; ++u) if (p + u < packs) {
+                #pragma unroll
+                for (int q = 0; q < V; ++q) {
+                    const float v0 = x0s[u].at[q] * x1s[u].at[q];  // mul
+                    a0 = a0 + (float)v0;
+                }
             }
         }
     }

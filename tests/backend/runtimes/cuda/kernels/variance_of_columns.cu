@@ -26,17 +26,25 @@ extern "C" __global__ void __launch_bounds__(256) stage_1_0(
     for (int q = 0; q < V; ++q) a1[q] = {0, 0, 0};
     if (c < num_results) {
         const Index i1 = c;
+        constexpr int U = 4;  // packs in flight
         const Index packs = (end - first + (LANES - 1 - lane)) / (LANES);  // of this lane
-        #pragma unroll 4  // packs are loaded, and then accumulated
-        for (Index p = 0; p < packs; ++p) {
-            const Index j = first + (lane + p * LANES);
-            const Index i0 = j;
-            const Pack<Half, V> x0s = load<V>(x0 + i0 * n1 + i1);
+        for (Index p = 0; p < packs; p += U) {  // load U packs, then accumulate them
+            Pack<Half, V> x0s[U];
             #pragma unroll
-            for (int q = 0; q < V; ++q) {
-                const float v0 = (float)to_compute(x0s.at[q]);  // cast
-                a0[q] = a0[q] + (float)v0;
-                a1[q] = update(a1[q], (float)v0);
+            for (int u = 0; u < U; ++u) {
+                const Index pack = p + u < packs ? p + u : packs - 1;  // the last one again after the end
+                const Index j = first + (lane + pack * LANES);
+                const Index i0 = j;
+                x0s[u] = load<V>(x0 + i0 * n1 + i1);
+            }
+            #pragma unroll
+            for (int u = 0; u < U; ++u) if (p + u < packs) {
+                #pragma unroll
+                for (int q = 0; q < V; ++q) {
+                    const float v0 = (float)to_compute(x0s[u].at[q]);  // cast
+                    a0[q] = a0[q] + (float)v0;
+                    a1[q] = update(a1[q], (float)v0);
+                }
             }
         }
     }
