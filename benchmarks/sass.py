@@ -63,16 +63,16 @@ def standardized(be: Backend, x: Any, axis: int) -> Any:
     return (x - be.mean(x, axis=axis)) / be.sqrt(be.var(x, axis=axis) + 1e-3)
 
 
-SHORT, LONG, WIDE, CHANNELS = (100_000, 1000), (1000, 100_000), (1000, 100_000), (64, 401_408)
+SHORT, LONG, CHANNELS = (100_000, 1000), (1000, 100_000), (64, 401_408)  # of rows
 # name -> the op-trees of a backend, the name of their kernel, and the arrays of all elements that its hot loop loads
 CASES: dict[str, tuple[Callable[[Backend], list[Any]], str, int]] = {
-    "logistic": (lambda be: [1 / (1 + be.exp(-be.zeros(WIDE)))], "stage_1", 1),
+    "logistic": (lambda be: [1 / (1 + be.exp(-be.zeros(LONG)))], "stage_1", 1),
     "sum of rows": (lambda be: [be.sum(be.zeros(SHORT), axis=1)], "stage_1", 1),
-    "sum of columns": (lambda be: [be.sum(be.zeros(WIDE), axis=0)], "stage_1", 1),
-    "sum of columns, float16": (lambda be: [be.sum(be.zeros(WIDE, "float16"), axis=0)], "stage_1", 1),
+    "sum of columns": (lambda be: [be.sum(be.zeros(LONG), axis=0)], "stage_1", 1),
+    "sum of columns, float16": (lambda be: [be.sum(be.zeros(LONG, "float16"), axis=0)], "stage_1", 1),
     "sum of products of rows": (lambda be: [be.sum(be.zeros(SHORT) * be.zeros(SHORT), axis=1)], "stage_1", 2),
-    "softmax of columns": (lambda be: [be.softmax(be.zeros(WIDE), axis=0)], "stage_1", 1),
-    "softmax of columns, float16": (lambda be: [be.softmax(be.zeros(WIDE, "float16"), axis=0)], "stage_1", 1),
+    "softmax of columns": (lambda be: [be.softmax(be.zeros(LONG), axis=0)], "stage_1", 1),
+    "softmax of columns, float16": (lambda be: [be.softmax(be.zeros(LONG, "float16"), axis=0)], "stage_1", 1),
     "softmax of rows": (lambda be: [be.softmax(be.zeros(SHORT), axis=1)], "stage_1", 1),
     "softmax of rows, float16": (lambda be: [be.softmax(be.zeros(SHORT, "float16"), axis=1)], "stage_1", 1),
     "softmax of long rows, sums": (lambda be: [be.softmax(be.zeros(LONG), axis=1)], "stage_1_0", 1),
