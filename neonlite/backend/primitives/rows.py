@@ -120,8 +120,8 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         return norm_call(primitives, plan, v)
     if step.op is TRANSPOSED:
         return PrimitiveCall(primitives.copy_transposed, cast("tuple[int]", step.inputs), (v,))
-    if step.op is SOFTMAX:
-        return softmax_call(primitives, plan, v)
+    if step.op in ROW_FUNCTIONS:
+        return rows_call(primitives, plan, v)
     if (found := image_layer(primitives, plan, v)) is None:
         return None
     roles, layer, call = found
@@ -164,15 +164,19 @@ def reorder_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primiti
     return PrimitiveCall(run, (x,), (v,))
 
 
-def softmax_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
-    """Return the softmax over the last axis."""
-    step, reshape = plan.step_of(v), primitives.runtime.reshape
+def rows_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
+    """Return a function of rows, whose operands have the shape of the result or one element for each row."""
+    step, reshape, attrs = plan.step_of(v), primitives.runtime.reshape, dict(plan.step_of(v).attrs)
     inputs: Any = step.inputs
-    rows, is_strided = matrix_shape(step.shape, len(step.shape) - 1), not plan.is_contiguous(inputs[0])
+    function, rows = ROW_FUNCTIONS[step.op](primitives), matrix_shape(step.shape, attrs.pop("rank"))
+    shapes = [rows if plan.shape(x) == step.shape else rows[:1] for x in (*inputs, v)]
+    strided = [n for n, x in enumerate(inputs) if not plan.is_contiguous(x)]
 
-    def run(x: NativeArray, y: NativeArray) -> None:
-        x = contiguous_copy(primitives, 0, x) if is_strided else x
-        primitives.softmax(reshape(x, rows), reshape(y, rows), **step.attrs)
+    def run(*arrays: NativeArray) -> None:
+        operands = list(arrays)
+        for n in strided:
+            operands[n] = contiguous_copy(primitives, n, operands[n])
+        function(*map(reshape, operands, shapes), **attrs)
 
     return PrimitiveCall(run, inputs, (v,))
 
@@ -345,6 +349,25 @@ SOFTMAX = Op(
     has_method=False,
     flops_fn=lambda z, x: 5 * math.prod(z),
 )
+SOFTMAX_BACKWARD = Op(
+    "softmax_backward",
+    doc="the gradient of softmax or log_softmax over the last axes, of dz and its result",
+    kind="library",
+    has_method=False,
+    flops_fn=lambda z, *operands: 4 * math.prod(z),
+)
+NORMALIZED_BACKWARD = Op(
+    "normalized_backward",
+    doc="the gradient of normalize over the last axes, of dz, x, the means and the variances",
+    kind="library",
+    has_method=False,
+    flops_fn=lambda z, *operands: 9 * math.prod(z),
+)
+ROW_FUNCTIONS: dict[Op, Callable[[ReferencePrimitives], Callable[..., None]]] = {
+    SOFTMAX: lambda primitives: primitives.softmax,
+    SOFTMAX_BACKWARD: lambda primitives: primitives.softmax_backward,
+    NORMALIZED_BACKWARD: lambda primitives: primitives.row_norm_backward,
+}
 JOINED = {"max_pool_indices": "max_pool", MEANS.name: NORMALIZED.name, VARIANCES.name: NORMALIZED.name}
 TRANSPOSED = Op("transposed", doc="a contiguous copy of a transpose", kind="library", has_method=False)
 REORDER = Op("reorder", swap_axes, doc="images copied from CHWN to NHWC, or back", kind="library", has_method=False)
@@ -417,6 +440,11 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
                 formula = find_row_norm(primitives, plan, v)
             normalized.update(operands[:1] if formula else ())
         found += [formula] if formula else []
+    forward = {formula.main: formula for formula in found}
+    for v, step in plan.numbered_steps:
+        if step.dtype == "float32" and len(step.inputs) == 2:
+            backward = find_softmax_backward(primitives, plan, v) or find_norm_backward(plan, v, forward)
+            found += [backward] if backward else []
     return found
 
 
@@ -431,7 +459,75 @@ def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula
     rank, rows = find_rank(plan, x, total), matrix_shape(step.shape, len(step.shape) - 1)
     if rank is None or matrix_shape(step.shape, rank) != rows or not primitives.computes_softmax(rows):
         return None
-    return Formula((x,), {v: SOFTMAX}, {"is_masked": is_masked})
+    return Formula((x,), {v: SOFTMAX}, {"rank": len(step.shape) - 1, "is_masked": is_masked})
+
+
+def find_softmax_backward(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
+    """Return ``z (dz - sum(z dz))``, or ``dz - e^z sum(dz)`` where z is a log_softmax, over the last axes."""
+    for z, difference in operand_orders(plan, v, "mul"):
+        for dz, total in operand_orders(plan, difference, "sub")[:1]:
+            product = inputs_of(plan, inputs_of(plan, total, "sum")[0], "mul")
+            if sorted(product) == sorted((z, dz)):
+                return softmax_backward_formula(primitives, plan, v, (dz, z), total, is_log=False)
+    for dz, product in operand_orders(plan, v, "sub")[:1]:
+        for e, total in operand_orders(plan, product, "mul"):
+            z = inputs_of(plan, e, "exp")[0]
+            is_log = z in plan.composites and plan.composites[z].op.name == "log_softmax"
+            if is_log and inputs_of(plan, total, "sum") == (dz,):
+                return softmax_backward_formula(primitives, plan, v, (dz, z), total, is_log=True)
+    return None
+
+
+def softmax_backward_formula(
+    primitives: ReferencePrimitives, plan: Plan, v: int, operands: tuple[int, int], total: int, *, is_log: bool
+) -> Formula | None:
+    """Return the gradient of a softmax with a sum over the last axes, if the library has a primitive for it."""
+    rank, shape = find_rank(plan, v, total), plan.shape(v)
+    if rank is None or any(plan.dtype(x) != "float32" or plan.shape(x) != shape for x in operands):
+        return None
+    if not primitives.computes_softmax_backward(matrix_shape(shape, rank), is_log=is_log):
+        return None
+    return Formula(operands, {v: SOFTMAX_BACKWARD}, {"rank": rank, "is_log": is_log})
+
+
+def find_norm_backward(plan: Plan, v: int, forward: dict[int, Formula]) -> Formula | None:
+    """Return ``(dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)`` of rows z that a primitive normalizes."""
+    for centered, scale in operand_orders(plan, v, "mul"):
+        for difference, product in operand_orders(plan, centered, "sub")[:1]:
+            for dz, mean in operand_orders(plan, difference, "sub")[:1]:
+                for z, weight in operand_orders(plan, product, "mul"):
+                    formula = forward.get(z)
+                    if formula is None or formula.results[z] is not NORMALIZED or plan.shape(dz) != plan.shape(v):
+                        continue
+                    _, m, variance = formula.results
+                    total, k = (*inputs_of(plan, m, "mul"), -1)[:2]  # of the mean of x: k is 1 / n
+                    sums = inputs_of(plan, mean, "mul"), inputs_of(plan, weight, "mul")
+                    of_dz, of_product = (
+                        inputs_of(plan, parts[0], "sum")[0] if parts[1:] == (k,) else -1 for parts in sums
+                    )
+                    is_mean = of_dz == dz and sorted(inputs_of(plan, of_product, "mul")) == sorted((z, dz))
+                    axes = (
+                        {plan.step_of(x).attrs["axis"] for x in (total, *(parts[0] for parts in sums))}
+                        if is_mean
+                        else set()
+                    )
+                    if len(axes) == 1 and scale in formula_values(plan, z, formula.operands):
+                        attrs = formula.attrs
+                        return Formula((dz, *formula.operands, m, variance), {v: NORMALIZED_BACKWARD}, attrs)
+    return None
+
+
+def inputs_of(plan: Plan, x: Any, name: str) -> tuple[Any, ...]:
+    """Return the operands of a value that the op ``name`` computes; else (-1,), which no value has."""
+    step = plan.find_step(x) if isinstance(x, int) and x >= 0 else None
+    return step.inputs if step is not None and step.op.name == name else (-1,)
+
+
+def operand_orders(plan: Plan, x: Any, name: str) -> list[tuple[int, int]]:
+    """Return the two operands of a value that the op ``name`` computes, in both orders; nothing for other values."""
+    operands = inputs_of(plan, x, name)
+    is_pair = len(operands) == 2 and all(isinstance(y, int) for y in operands)
+    return [operands, operands[::-1]] if is_pair else []
 
 
 def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -638,7 +734,7 @@ class PlanRewriter:
         """Append the steps of a primitive, for the main result of a formula and the others that are needed."""
         (x, *others), attrs = formula.operands, formula.attrs
         is_nhwc = "relu" in attrs  # an attribute of a batch_norm of images in NHWC only
-        inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *others
+        inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *map(self.as_plain, others)
         for v, op in formula.results.items():
             new = self.steps[v]._replace(op=op, attrs=attrs, inputs=inputs)
             if v == formula.main and is_nhwc:
