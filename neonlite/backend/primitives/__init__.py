@@ -462,12 +462,12 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Compute the softmax y of each row of x. If ``is_masked``, that of a row of only -inf is 0, else NaN."""
         raise NotImplementedError
 
-    def computes_softmax_backward(self, rows: tuple[int, ...], *, is_log: bool) -> bool:
+    def computes_softmax_backward(self, rows: tuple[int, ...]) -> bool:
         """Return whether ``softmax_backward`` computes rows of this shape."""
         return False
 
-    def softmax_backward(self, dz: Array, z: Array, dx: Array, *, is_log: bool) -> None:
-        """Compute ``dx = z (dz - sum(z dz))`` of each row, or of a log_softmax z ``dz - e^z sum(dz)``."""
+    def softmax_backward(self, dz: Array, z: Array, dx: Array) -> None:
+        """Compute ``dx = z (dz - sum(z dz))`` of each row."""
         raise NotImplementedError
 
     def computes_row_norm(self, rows: tuple[int, ...], eps: float) -> bool:

@@ -183,7 +183,8 @@ def rows_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveC
 
 def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
     """Return the normalization of rows, or of the channels of images in NHWC, with the statistics that are read."""
-    step, reshape, outputs = plan.step_of(v), primitives.runtime.reshape, plan.stages[plan.stage_of[v]].steps
+    step, reshape = plan.step_of(v), primitives.runtime.reshape
+    outputs = [u for u in plan.stages[plan.stage_of[v]].steps if u in plan.temporaries or u in plan.outputs]
     inputs: Any = step.inputs
     names, attrs = [plan.step_of(u).op.name for u in outputs], dict(step.attrs)
     is_strided = not plan.is_contiguous(inputs[0])
@@ -199,9 +200,9 @@ def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveC
         x = contiguous_copy(primitives, 0, x) if is_strided else x
         parameters, computed = arrays[: len(inputs) - 1], arrays[len(inputs) - 1 :]
         results = dict(zip(names, computed, strict=True))
-        for op in (MEANS, VARIANCES):
-            if op.name not in results:
-                results[op.name] = primitives.get_workspace(op.name, (C,), x)
+        for op, size in ((NORMALIZED, x.shape), (MEANS, (C,)), (VARIANCES, (C,))):
+            if op.name not in results:  # only others are read, such as the statistics for the gradient
+                results[op.name] = primitives.get_workspace(op.name, size, x)
         ordered = (results[op.name] for op in (NORMALIZED, MEANS, VARIANCES))
         function(*map(reshape, (x, *parameters, *ordered), shapes), **attrs)
 
@@ -318,6 +319,7 @@ def pooling_layer(step: Step, dtype: str, op: str, I: Shape, O: Shape) -> PoolLa
 
 # --- what primitives compute in a plan: formulas, transposes, and images in NHWC where that is fastest ---
 
+NO_INPUTS = (-1,)  # of a value that another op computes: the number of no value
 COPIES = ("cast", "stop_gradient")
 REDUCTIONS = ("sum", "max", "min", "prod")  # whose result depends on no order of the elements
 UNPOOLINGS = ("max_unpool", "sum_unpool")
@@ -351,14 +353,14 @@ SOFTMAX = Op(
 )
 SOFTMAX_BACKWARD = Op(
     "softmax_backward",
-    doc="the gradient of softmax or log_softmax over the last axes, of dz and its result",
+    doc="the gradient of softmax over the last axes, from dz and its result",
     kind="library",
     has_method=False,
     flops_fn=lambda z, *operands: 4 * math.prod(z),
 )
 NORMALIZED_BACKWARD = Op(
     "normalized_backward",
-    doc="the gradient of normalize over the last axes, of dz, x, the means and the variances",
+    doc="the gradient of normalize over the last axes, from dz, x, the means and the variances",
     kind="library",
     has_method=False,
     flops_fn=lambda z, *operands: 9 * math.prod(z),
@@ -463,64 +465,47 @@ def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula
 
 
 def find_softmax_backward(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
-    """Return ``z (dz - sum(z dz))``, or ``dz - e^z sum(dz)`` where z is a log_softmax, over the last axes."""
+    """Return ``z (dz - sum(z dz))`` with the sum over the last axes, the gradient of a softmax z."""
     for z, difference in operand_orders(plan, v, "mul"):
         for dz, total in operand_orders(plan, difference, "sub")[:1]:
-            product = inputs_of(plan, inputs_of(plan, total, "sum")[0], "mul")
-            if sorted(product) == sorted((z, dz)):
-                return softmax_backward_formula(primitives, plan, v, (dz, z), total, is_log=False)
-    for dz, product in operand_orders(plan, v, "sub")[:1]:
-        for e, total in operand_orders(plan, product, "mul"):
-            z = inputs_of(plan, e, "exp")[0]
-            is_log = z in plan.composites and plan.composites[z].op.name == "log_softmax"
-            if is_log and inputs_of(plan, total, "sum") == (dz,):
-                return softmax_backward_formula(primitives, plan, v, (dz, z), total, is_log=True)
+            product, shape = inputs_of(plan, inputs_of(plan, total, "sum")[0], "mul"), plan.shape(v)
+            rank = find_rank(plan, v, total) if sorted(product) == sorted((z, dz)) else None
+            is_float = all((plan.dtype(x), plan.shape(x)) == ("float32", shape) for x in (z, dz))
+            if rank is not None and is_float and primitives.computes_softmax_backward(matrix_shape(shape, rank)):
+                return Formula((dz, z), {v: SOFTMAX_BACKWARD}, {"rank": rank})
     return None
-
-
-def softmax_backward_formula(
-    primitives: ReferencePrimitives, plan: Plan, v: int, operands: tuple[int, int], total: int, *, is_log: bool
-) -> Formula | None:
-    """Return the gradient of a softmax with a sum over the last axes, if the library has a primitive for it."""
-    rank, shape = find_rank(plan, v, total), plan.shape(v)
-    if rank is None or any(plan.dtype(x) != "float32" or plan.shape(x) != shape for x in operands):
-        return None
-    if not primitives.computes_softmax_backward(matrix_shape(shape, rank), is_log=is_log):
-        return None
-    return Formula(operands, {v: SOFTMAX_BACKWARD}, {"rank": rank, "is_log": is_log})
 
 
 def find_norm_backward(plan: Plan, v: int, forward: dict[int, Formula]) -> Formula | None:
     """Return ``(dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)`` of rows z that a primitive normalizes."""
     for centered, scale in operand_orders(plan, v, "mul"):
         for difference, product in operand_orders(plan, centered, "sub")[:1]:
-            for dz, mean in operand_orders(plan, difference, "sub")[:1]:
-                for z, weight in operand_orders(plan, product, "mul"):
+            for dz, mean_dz in operand_orders(plan, difference, "sub")[:1]:
+                for z, mean_product in operand_orders(plan, product, "mul"):
                     formula = forward.get(z)
-                    if formula is None or formula.results[z] is not NORMALIZED or plan.shape(dz) != plan.shape(v):
+                    if formula is None or formula.results[z] is not NORMALIZED or "rank" not in formula.attrs:
                         continue
-                    _, m, variance = formula.results
-                    total, k = (*inputs_of(plan, m, "mul"), -1)[:2]  # of the mean of x: k is 1 / n
-                    sums = inputs_of(plan, mean, "mul"), inputs_of(plan, weight, "mul")
-                    of_dz, of_product = (
-                        inputs_of(plan, parts[0], "sum")[0] if parts[1:] == (k,) else -1 for parts in sums
-                    )
-                    is_mean = of_dz == dz and sorted(inputs_of(plan, of_product, "mul")) == sorted((z, dz))
-                    axes = (
-                        {plan.step_of(x).attrs["axis"] for x in (total, *(parts[0] for parts in sums))}
-                        if is_mean
-                        else set()
-                    )
-                    if len(axes) == 1 and scale in formula_values(plan, z, formula.operands):
-                        attrs = formula.attrs
-                        return Formula((dz, *formula.operands, m, variance), {v: NORMALIZED_BACKWARD}, attrs)
+                    _, mean, variance = formula.results
+                    sums = [sum_of_mean(plan, x, mean) for x in (mean_dz, mean_product)]
+                    is_gradient = sums[0] == dz and sorted(inputs_of(plan, sums[1], "mul")) == sorted((z, dz))
+                    if is_gradient and scale in formula_values(plan, z, formula.operands):
+                        operands = dz, *formula.operands, mean, variance
+                        return Formula(operands, {v: NORMALIZED_BACKWARD}, formula.attrs)
     return None
 
 
+def sum_of_mean(plan: Plan, x: int, mean: int) -> int:
+    """Return the value whose mean is x, over the same axes and with the same factor as another mean; else -1."""
+    (total, *factor), (other, *same) = inputs_of(plan, x, "mul"), inputs_of(plan, mean, "mul")
+    (of,), (like,) = inputs_of(plan, total, "sum"), inputs_of(plan, other, "sum")
+    is_alike = min(of, like) >= 0 and factor == same and plan.shape(of) == plan.shape(like)
+    return of if is_alike and plan.step_of(total).attrs == plan.step_of(other).attrs else -1
+
+
 def inputs_of(plan: Plan, x: Any, name: str) -> tuple[Any, ...]:
-    """Return the operands of a value that the op ``name`` computes; else (-1,), which no value has."""
+    """Return the operands of a value that the op ``name`` computes; else NO_INPUTS."""
     step = plan.find_step(x) if isinstance(x, int) and x >= 0 else None
-    return step.inputs if step is not None and step.op.name == name else (-1,)
+    return step.inputs if step is not None and step.op.name == name else NO_INPUTS
 
 
 def operand_orders(plan: Plan, x: Any, name: str) -> list[tuple[int, int]]:

@@ -40,7 +40,7 @@ CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
 REDUCTION_SUM = 0x2FFF4
-SOFTMAX_ACCURATE, SOFTMAX_LOG = 0x30000, 0x30001  # the result of the second one is less precise than NumPy's
+SOFTMAX_ACCURATE = 0x30000  # oneDNN's log_softmax has up to ten times the error of NumPy's, and is not used
 MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an error of 2e-6: oneDNN adds in float32
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
@@ -637,19 +637,17 @@ class OneDNNBatchNorm(OneDNNConvolution):
                 total = e.sum(axis=1, keepdims=True)
                 result[rows] = e / (np.where(total == 0, 1, total) if is_masked else total)
 
-    def computes_softmax_backward(self, rows: tuple[int, ...], *, is_log: bool) -> bool:
+    def computes_softmax_backward(self, rows: tuple[int, ...]) -> bool:
         """Return whether oneDNN has a fast primitive that is precise."""
-        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax_backward, rows, is_log) is not None
+        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax_backward, rows) is not None
 
-    def softmax_backward(self, dz: Array, z: Array, dx: Array, *, is_log: bool) -> None:
-        """Compute ``dx = z (dz - sum(z dz))`` of each row, or of a log_softmax z ``dz - e^z sum(dz)``."""
-        primitive = self._get_cached(create_softmax_backward, dz.shape, is_log)
+    def softmax_backward(self, dz: Array, z: Array, dx: Array) -> None:
+        """Compute ``dx = z (dz - sum(z dz))`` of each row."""
+        primitive = self._get_cached(create_softmax_backward, dz.shape)
         if not self.runtime.has_values:
             return
         check_writeable(dx)
         self._execute(primitive, (z, dz, dx))
-        if is_log and (rows := np.isnan(z[:, 0])).any():  # all elements of such a row are NaN, of which exp is finite
-            dx[rows] = np.nan
 
     def computes_row_norm(self, rows: tuple[int, ...], eps: float) -> bool:
         """Return whether oneDNN has fast primitives that are precise."""
@@ -756,24 +754,23 @@ def softmax_block(rows: tuple[int, ...]) -> tuple[int, int]:
 def create_softmax(library: dnnl.Library, rows: tuple[int, int]) -> dnnl.Primitive:
     """Create the softmax of rows."""
     matrix = library.memory_desc(rows, (rows[1], 1))
-    desc = softmax_desc(library, dnnl.FORWARD_INFERENCE, SOFTMAX_ACCURATE, matrix)
+    desc = softmax_desc(library, dnnl.FORWARD_INFERENCE, matrix)
     return dnnl.Primitive(library, desc, {dnnl.ARG_SRC: matrix, dnnl.ARG_DST: matrix})
 
 
-def softmax_desc(library: dnnl.Library, prop_kind: int, alg_kind: int, matrix: dnnl.MemoryDesc) -> dnnl.Handle:
-    """Return the primitive descriptor of the softmax of rows, or of its logarithm."""
+def softmax_desc(library: dnnl.Library, prop_kind: int, matrix: dnnl.MemoryDesc) -> dnnl.Handle:
+    """Return the primitive descriptor of the softmax of rows."""
     if not library.has_precise_exp:
         raise dnnl.UnsupportedError(f"oneDNN {library.version}: exp without AVX2")
-    args = library.engine, prop_kind, alg_kind, matrix.handle, matrix.handle, 1, library.default_attr
+    args = library.engine, prop_kind, SOFTMAX_ACCURATE, matrix.handle, matrix.handle, 1, library.default_attr
     return library.primitive_desc("softmax_forward", *args)
 
 
-def create_softmax_backward(library: dnnl.Library, rows: tuple[int, int], is_log: bool) -> dnnl.Primitive:
-    """Create the gradient of the softmax, or of its logarithm; arguments: result, its error, the error of x."""
+def create_softmax_backward(library: dnnl.Library, rows: tuple[int, int]) -> dnnl.Primitive:
+    """Create the gradient of the softmax of rows, with the arguments result, its error, and the error of the rows."""
     matrix = library.memory_desc(rows, (rows[1], 1))
-    alg_kind = SOFTMAX_LOG if is_log else SOFTMAX_ACCURATE
-    hint = softmax_desc(library, dnnl.FORWARD_TRAINING, alg_kind, matrix)
-    args = library.engine, alg_kind, *[matrix.handle] * 3, 1, hint, library.default_attr
+    hint = softmax_desc(library, dnnl.FORWARD_TRAINING, matrix)
+    args = library.engine, SOFTMAX_ACCURATE, *[matrix.handle] * 3, 1, hint, library.default_attr
     descs = dict.fromkeys((dnnl.ARG_DST, dnnl.ARG_DIFF_DST, dnnl.ARG_DIFF_SRC), matrix)
     return dnnl.Primitive(library, library.primitive_desc("softmax_backward", *args), descs)
 
