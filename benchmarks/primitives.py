@@ -41,9 +41,10 @@ A pass of neonlite is one call of the backend - `fprop_conv`, `bprop_conv`, `upd
 `fprop_lrn`, `bprop_lrn`, `compound_fprop_bn`, `compound_bprop_bn`, `compound_dot` - or one op-tree that is built and
 evaluated: softmax, its `backward`, and a random mask with the product by it. All write into preallocated tensors, with
 images (C, D, H, W, N). The functions of rows, gelu and attention are compiled by `jit`, beside functions of
-`torch.nn.functional`, and with gradients beside autograd; these return new tensors. PyTorch runs the operator of ATen for the same pass, into preallocated tensors where it supports
-them: not for convolutions, batch norm and dropout; the backward pass of local response normalization runs by autograd.
-Its images are (N, C, H, W), and channels last; the faster of both counts. Results are compared before the measurement,
+`torch.nn.functional`, and with gradients beside autograd; these return new tensors. PyTorch runs the operator of ATen
+for the same pass, into preallocated tensors where it supports them: not for convolutions, batch norm and dropout; the
+backward pass of local response normalization runs by autograd. Its images are (N, C, H, W), and channels last; the
+faster of both counts. Results are compared before the measurement,
 except for dropout, which is random. A chain is a network of consecutive convolutions with bias and Rectlin, compiled by
 `jit`, beside modules of PyTorch, with the errors of images and the gradients of weights in the backward pass. Times are
 medians over rounds, in

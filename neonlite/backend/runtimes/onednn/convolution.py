@@ -40,7 +40,7 @@ CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
 REDUCTION_SUM = 0x2FFF4
-SOFTMAX_ACCURATE = 0x30000  # oneDNN's log_softmax has up to ten times the error of NumPy's, and is not used
+SOFTMAX_ACCURATE = 0x30000  # oneDNN's log_softmax is less precise than NumPy's, and is not used
 MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an error of 2e-6: oneDNN adds in float32
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
