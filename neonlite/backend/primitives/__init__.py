@@ -475,12 +475,24 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Compute the softmax y of each row of x. If ``is_masked``, that of a row of only -inf is 0, else NaN."""
         raise NotImplementedError
 
+    def computes_softmax_backward(self, rows: tuple[int, ...]) -> bool:
+        """Return whether ``softmax_backward`` computes rows of this shape."""
+        return False
+
+    def softmax_backward(self, dz: Array, z: Array, dx: Array) -> None:
+        """Compute ``dx = z (dz - sum(z dz))`` of each row."""
+        raise NotImplementedError
+
     def computes_row_norm(self, rows: tuple[int, ...], eps: float) -> bool:
         """Return whether ``row_norm`` computes rows of this shape."""
         return False
 
     def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
         """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""
+        raise NotImplementedError
+
+    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, dx: Array, *, eps: float) -> None:
+        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
         raise NotImplementedError
 
     def operand_shifts(self, plan: Any) -> dict[int, int]:

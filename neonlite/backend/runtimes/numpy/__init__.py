@@ -528,11 +528,11 @@ class CallStage:
 
     def run(self, env: dict[int, NativeArray], get_value: GetValue) -> None:
         """Write the result."""
-        step, out = self.step, env[self.v]
         if self.primitive is not None:
             inputs, outputs = self.primitive.inputs, self.primitive.outputs
             self.primitive.run(*[get_value(x, env) for x in inputs], *[env[v] for v in outputs])
             return
+        step, out = self.step, env[self.v]
         if self.function is None:
             reference = self.executor.reference
             out[...] = reference.evaluate_step(step, {x: get_value(x, env) for x in step.inputs if isinstance(x, int)})
