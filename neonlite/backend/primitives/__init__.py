@@ -54,7 +54,7 @@ class MatmulPrimitives:
 # Example: an image of one channel, 4 by 5, and a filter of 3 by 3. Its two rows of three windows are nine shifted copies
 # ``x[r : r + 2, s : s + 3]``, a matrix (9, 6). Its product with the nine weights is the output.
 
-MAX_GATHERED_BYTES = 1 << 21  # of the matrix of gathered windows; 1 << 20 to 1 << 23 differ by less than 10 %
+MAX_GATHERED_BYTES = 1 << 22  # of the matrix of gathered windows; 1 << 21 to 1 << 24 differ by less than 10 %
 
 
 class Windows(NamedTuple):
