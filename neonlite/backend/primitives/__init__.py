@@ -45,14 +45,15 @@ class MatmulPrimitives:
 
 # --- convolution ---
 #
-# Forward, backward-data and backward-weights by matrix products over gathered windows (im2col, Chellapilla et al. 2006).
+# Forward, backward-data and backward-weights by matrix products over gathered windows (im2col, Chellapilla et al.
+# 2006).
 #
-# For some windows, the shifted copies of the image, one for each weight of a filter, are a matrix (C*T*R*S, columns),
-# and its product with the filters (C*T*R*S, K) is the output there. Only as many windows are gathered at a time as stay
-# in the cache. The gradients use the same matrices.
+# The shifted copies of some windows, one for each weight of a filter, are a matrix (C*T*R*S, columns). Its product with
+# the filters (C*T*R*S, K) is the output there. The gradients use the same matrices. Only a few windows are gathered at
+# a time, so that they stay in the cache.
 #
-# Example: an image of one channel, 4 by 5, and a filter of 3 by 3. Its two rows of three windows are nine shifted copies
-# ``x[r : r + 2, s : s + 3]``, a matrix (9, 6). Its product with the nine weights is the output.
+# Example: an image of one channel, 4 by 5, and a filter of 3 by 3. The nine shifted copies of the two rows of three
+# windows are ``x[r : r + 2, s : s + 3]``, a matrix (9, 6). Its product with the nine weights is the output.
 
 MAX_GATHERED_BYTES = 1 << 22  # of the matrix of gathered windows; 1 << 21 to 1 << 24 differ by less than 10 %
 
