@@ -195,9 +195,8 @@ class OneDNNExecutor(BlockedExecutor):
 
     def find_function(self, step: Step, size: int) -> post_ops.EltwiseFunction | None:
         """Return oneDNN's function for a step on ``size`` elements, or None."""
-        is_supported = step.dtype == "float32" and get_library() is not None
-        function = post_ops.ELTWISE_FUNCTIONS.get(step.op.name) if is_supported else None
-        return function if function and function.min_size <= size else None
+        function = post_ops.ELTWISE_FUNCTIONS.get(step.op.name) if step.dtype == "float32" else None
+        return function if function and function.min_size <= size and get_library() is not None else None
 
 
 class OneDNNPrimitives(OneDNNRecurrent, OneDNNMatmul):
