@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -122,6 +123,8 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         return PrimitiveCall(primitives.copy_transposed, cast("tuple[int]", step.inputs), (v,))
     if step.op is SOFTMAX:
         return softmax_call(primitives, plan, v)
+    if step.op in (QUANTIZED_DOT, QUANTIZED_CONV):
+        return quantized_call(primitives, plan, v)
     if (found := image_layer(primitives, plan, v)) is None:
         return None
     roles, layer, call = found
@@ -173,6 +176,26 @@ def softmax_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primiti
     def run(x: NativeArray, y: NativeArray) -> None:
         x = contiguous_copy(primitives, 0, x) if is_strided else x
         primitives.softmax(reshape(x, rows), reshape(y, rows), **step.attrs)
+
+    return PrimitiveCall(run, inputs, (v,))
+
+
+def quantized_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
+    """Return a product or a convolution of int8, of images in NHWC."""
+    step = plan.step_of(v)
+    inputs, options = cast("tuple[int, ...]", step.inputs), {name: step.attrs[name] for name in ("scale", "relu")}
+    function: Callable[..., None] = primitives.quantized_dot
+    if step.op is QUANTIZED_CONV:
+        x, o = (swap_ends(shape) for shape in (plan.shape(inputs[0]), step.shape))
+        layer = convolution_layer(step, step.dtype, x, plan.shape(inputs[1]), o)
+        function = partial(primitives.quantized_conv, layer)
+    is_strided = [not plan.is_contiguous(x) for x in inputs]
+
+    def run(*arrays: NativeArray) -> None:
+        *operands, out = arrays
+        pairs = enumerate(zip(operands, is_strided, strict=True))
+        operands = [contiguous_copy(primitives, n, x) if copies else x for n, (x, copies) in pairs]
+        function(*operands, out, **options)
 
     return PrimitiveCall(run, inputs, (v,))
 
@@ -345,6 +368,13 @@ SOFTMAX = Op(
     has_method=False,
     flops_fn=lambda z, x: 5 * math.prod(z),
 )
+QUANTIZED_DOT, QUANTIZED_CONV = (
+    Op(name, doc=f"{name}, with relu or without", kind="library", has_method=False, flops_fn=flops_fn)
+    for name, flops_fn in (
+        ("quantized_dot", lambda z, x, W, *_: 2 * math.prod(z) * W[1]),
+        ("quantized_conv", lambda z, x, W, *_: 2 * math.prod(z) * math.prod(W) // W[-1]),
+    )
+)
 JOINED = {"max_pool_indices": "max_pool", MEANS.name: NORMALIZED.name, VARIANCES.name: NORMALIZED.name}
 TRANSPOSED = Op("transposed", doc="a contiguous copy of a transpose", kind="library", has_method=False)
 REORDER = Op("reorder", swap_axes, doc="images copied from CHWN to NHWC, or back", kind="library", has_method=False)
@@ -410,6 +440,8 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
         formula = None
         if name in ("softmax", "masked_softmax"):
             formula = find_softmax(primitives, plan, v)
+        elif name in ("quantized_dot", "quantized_conv"):
+            formula = find_quantized(primitives, plan, v)
         elif name in ("batch_norm", "normalize") and operands[0] not in normalized:
             if name == "batch_norm" and skip_reshapes(plan, operands[0]) in preferring:
                 formula = find_batch_norm(primitives, plan, v)
@@ -432,6 +464,19 @@ def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula
     if rank is None or matrix_shape(step.shape, rank) != rows or not primitives.computes_softmax(rows):
         return None
     return Formula((x,), {v: SOFTMAX}, {"is_masked": is_masked})
+
+
+def find_quantized(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
+    """Return a product or a convolution of int8."""
+    step, operands = plan.composites[v], cast("tuple[int, ...]", plan.composites[v].inputs)
+    shapes = [plan.shape(x) for x in operands[:2]]
+    if 0 in (*shapes[0], *shapes[1]) or plan.dtype(operands[1]) != "int8":
+        return None
+    if step.op.name == "quantized_dot":
+        op, key = QUANTIZED_DOT, (*shapes[1], shapes[0][1])
+    else:
+        op, key = QUANTIZED_CONV, convolution_layer(step, "float32", *shapes, step.shape)
+    return Formula(operands, {v: op}, step.attrs) if primitives.computes_quantized(key) else None
 
 
 def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -637,8 +682,8 @@ class PlanRewriter:
     def append_formula(self, formula: Formula, needed: Collection[int]) -> None:
         """Append the steps of a primitive, for the main result of a formula and the others that are needed."""
         (x, *others), attrs = formula.operands, formula.attrs
-        is_nhwc = "relu" in attrs  # an attribute of a batch_norm of images in NHWC only
-        inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *others
+        is_nhwc = "relu" in attrs and len(self.shapes[x]) > 2  # not the norm of rows
+        inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *map(self.as_plain, others)
         for v, op in formula.results.items():
             new = self.steps[v]._replace(op=op, attrs=attrs, inputs=inputs)
             if v == formula.main and is_nhwc:
