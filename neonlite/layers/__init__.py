@@ -33,9 +33,9 @@ __all__ = [
     "Encoder", "GeneralizedCost", "GeneralizedCostMask", "GeneralizedGANCost", "GenerativeAdversarial", "Layer",
     "LayerContainer", "LayerNorm", "Linear", "LookupTable", "MergeBroadcast", "MergeMultistream", "MergeSum",
     "MultiHeadAttention", "Multicost", "ParameterLayer", "ParameterSpec", "Pooling", "PositionEmbedding",
-    "PositionalEncoding", "QuantizedConvolution", "QuantizedLinear", "Recurrent", "RecurrentLast", "RecurrentMean", "RecurrentSum", "Reshape", "RoiPooling",
-    "Seq2Seq", "Sequential", "ShiftBatchNorm", "SingleOutputTree", "SkipNode", "SkipThought", "TensorAttribute",
-    "TransformerBlock", "Tree", "attention", "check_layer", "get_steps",
+    "PositionalEncoding", "QuantizedConvolution", "QuantizedLinear", "Recurrent", "RecurrentLast", "RecurrentMean",
+    "RecurrentSum", "Reshape", "RoiPooling", "Seq2Seq", "Sequential", "ShiftBatchNorm", "SingleOutputTree", "SkipNode",
+    "SkipThought", "TensorAttribute", "TransformerBlock", "Tree", "attention", "check_layer", "get_steps",
 ]
 # fmt: on
 

@@ -226,14 +226,6 @@ class Int8Layer(ParameterLayer):
             dtype = "int8" if name == "W" else self.be.default_dtype_name
             vars(self)[name] = self.be.zeros(shape, dtype=dtype, name=f"{self.name}.{name}")
 
-    def build_tree(self, x: Operands, training: bool) -> Trees:
-        if training:
-            raise ValueError(
-                f"{self.name}: expected inference, got training, which int8 weights do not support. Train the model of "
-                "float weights, then call model.quantize(X) again."
-            )
-        return super().build_tree(x, training)
-
     def quantized(self, op: str, x: Operand, W: Operand, **options: Any) -> Any:
         """Return the op-tree of a product or convolution.
 

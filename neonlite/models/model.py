@@ -345,7 +345,9 @@ class Model(FitMethods, PredictionMethods):
         result: Model = create(*arguments)
         return result
 
+    @defers_interrupt
     @exclusive
+    @checks_arguments
     def quantize(self, X: Data, batch_size: int | None = None) -> Model:
         """Return a copy for inference with int8 weights, which takes a quarter of the memory.
 
@@ -395,7 +397,10 @@ class Model(FitMethods, PredictionMethods):
         ranges = InputRanges.of(network)
         names = [layer.name for layer in ranges.measured_layers]
         if not names:
-            raise ValueError(f"{where}: expected a Linear or Convolution layer, got none: {', '.join(map(str, network))}.")
+            classes = ", ".join(dict.fromkeys(layer.classnm for layer in network.leaves()))
+            raise ValueError(f"{where}: expected a Linear or Convolution layer, got {classes}.")
+        if not self.be.primitives.computes_quantized((64, 64, 64)):
+            warn(f"{where}: int8 is not faster here, without oneDNN and a CPU with VNNI: the integers become floats.")
         outputs, _ = raw_outputs(self, where, X, None, batch_size, ranges)
         result = self.copy()
         quantize_layers(result.layers, dict(zip(names, map(float, outputs.max(axis=0)), strict=True)))

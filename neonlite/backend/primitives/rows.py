@@ -469,13 +469,14 @@ def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula
 def find_quantized(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
     """Return a product or a convolution of int8."""
     step, operands = plan.composites[v], cast("tuple[int, ...]", plan.composites[v].inputs)
-    shapes = [plan.shape(x) for x in operands[:2]]
-    if 0 in (*shapes[0], *shapes[1]) or plan.dtype(operands[1]) != "int8":
+    x, W = (plan.shape(operand) for operand in operands[:2])
+    if 0 in (*x, *W) or plan.dtype(operands[1]) != "int8":
         return None
+    key: Any
     if step.op.name == "quantized_dot":
-        op, key = QUANTIZED_DOT, (*shapes[1], shapes[0][1])
+        op, key = QUANTIZED_DOT, (*W, x[1])
     else:
-        op, key = QUANTIZED_CONV, convolution_layer(step, "float32", *shapes, step.shape)
+        op, key = QUANTIZED_CONV, convolution_layer(step, "float32", x, W, step.shape)
     return Formula(operands, {v: op}, step.attrs) if primitives.computes_quantized(key) else None
 
 

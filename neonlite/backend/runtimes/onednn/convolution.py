@@ -141,7 +141,7 @@ class OneDNNConvolution(NumPyPrimitives):
         )
         if self.runtime.has_values:
             ops = (ChainOp("mul", 1), ChainOp("add", 2), ChainOp("maximum", 3))[: 2 + relu]
-            zero = (np.float32(0),) * relu
+            zero: Any = (np.float32(0),) * relu
             get_chain(ops, 3 + relu, frozenset((3,) * relu)).run_parallel(out, factors, bias, *zero, out)
 
     def quantized_conv(
@@ -531,7 +531,9 @@ def create_quantized_dot(library: dnnl.Library, sizes: tuple[int, int, int]) -> 
 
 def create_rounding(library: dnnl.Library, shape: tuple[int]) -> dnnl.Primitive:
     """Create the copy of a float32 vector, times a factor, to the nearest int8, with ties to even."""
-    x, x8, factor = (library.memory_desc(n, (1,), dtype) for n, dtype in ((shape, "float32"), (shape, "int8"), ((1,), "float32")))
+    x, x8, factor = (
+        library.memory_desc(n, (1,), dtype) for n, dtype in ((shape, "float32"), (shape, "int8"), ((1,), "float32"))
+    )
     args = x.handle, library.engine, x8.handle, library.engine, library.scaled_attr(dnnl.ARG_SRC, 0)
     descs = {dnnl.ARG_SRC: x, dnnl.ARG_DST: x8, dnnl.ARG_SCALES | dnnl.ARG_SRC: factor}
     return dnnl.Primitive(library, library.primitive_desc("reorder", *args), descs)
