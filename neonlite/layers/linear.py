@@ -6,22 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
-import numpy as np
-
 from neonlite.backend import Tensor
 from neonlite.backend.validation import boolean, check_number, integer
 from neonlite.initializers import Constant, Gaussian, GlorotUniform, Kaiming
 from neonlite.layers.activation import Activation, ActivationLike, check_activation
-from neonlite.layers.buffers import Operands, Trees, num_elements, num_features
-from neonlite.layers.container import LayerContainer, LayerList, Sequential, flatten_layers
+from neonlite.layers.buffers import num_elements, num_features
+from neonlite.layers.container import LayerContainer, LayerList, flatten_layers
 from neonlite.layers.images import Convolution, Convolution_bias, Deconvolution
-from neonlite.layers.inference import InferenceProgram
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.summary import walk_layers
 from neonlite.messages import describe
-from neonlite.optree import Operand, postorder
+from neonlite.optree import Operand
 from neonlite.transforms import GELU, Explin, Rectlin, SiLU
 from neonlite.typing import SIGNIFICAND_BITS, LayerShapes, WindowSizes
 
@@ -159,8 +155,6 @@ class BinaryLinear(Linear):
 
 
 # --- int8 inference ---
-
-INT8_MAX = 127
 
 
 class Int8Layer(ParameterLayer):
@@ -301,83 +295,6 @@ class QuantizedConvolution(Int8Layer, Convolution):
         images = be.reshape(x, (*self.input_dims, x.shape[-1]))
         options = {name: tuple(value) for name, value in options.items()} | {"groups": 1}
         return self.in_rank_of(x, self.quantized("quantized_conv", images, be.reshape(self.W, g.dimF), **options))
-
-
-class InputRanges(Sequential):
-    """A network whose outputs are the largest absolute inputs of its Linear and Convolution layers, a row for each."""
-
-    @classmethod
-    def of(cls, network: Sequential) -> InputRanges:
-        """Return the ranges of a network, whose layers it shares."""
-        ranges = object.__new__(cls)
-        vars(ranges).update(vars(network), inference_program=InferenceProgram())
-        return ranges
-
-    @property
-    def measured_layers(self) -> list[Any]:
-        """The layers whose inputs are measured."""
-        return [x for x in self.leaves() if type(x) in (Linear, Convolution, Convolution_bias)]
-
-    def build_tree(self, x: Operands, training: bool) -> Trees:
-        """Return the largest absolute input of each layer in each sample, (layers, N)."""
-        be, samples = self.be, self.num_samples(x)  # type: ignore[arg-type]
-        inputs: dict[int, Operand] = {}  # {id of the weights: inputs}
-        outputs = super().build_tree(x, training)
-        for node in postorder(*(outputs if isinstance(outputs, list) else [outputs])):
-            if node.op in ("dot", "conv"):
-                W, data = (node.left, node.right) if node.op == "dot" else (node.right.left, node.left)
-                inputs[id(W)] = data
-        rows = [be.max(be.abs(inputs[id(layer.W)])) for layer in self.measured_layers]
-        return be.concat([be.broadcast_to(be.reshape(row, (1, 1)), (1, samples)) for row in rows], axis=0)
-
-
-def quantize_layers(network: LayerContainer, ranges: dict[str, float]) -> None:
-    """Replace layers of a network by layers with int8 weights, which include their bias, batch norm and Rectlin.
-
-    Parameters
-    ----------
-    network : LayerContainer
-        The network.
-    ranges : dict of float
-        The largest absolute input of each layer that is replaced, by its name.
-    """
-    for _, container in [*walk_layers(network)]:
-        if isinstance(container, Sequential):
-            rest, container.layers = container.layers, []
-            while rest:
-                layer, *rest = rest
-                if layer.name in ranges:
-                    layer, rest = quantized_layer(layer, rest, ranges[layer.name])
-                container.layers.append(layer)
-    network.configure(network.in_shape)
-
-
-def quantized_layer(layer: Any, rest: list[Any], largest: float) -> tuple[Any, list[Any]]:
-    """Return the layer with int8 weights that replaces the first layers, and the others."""
-    axis, scale = int(not layer.weights_are_columns), (largest or 1) / INT8_MAX
-    W = layer.W.get().astype(np.float64)
-    steps = np.abs(W).max(axis=axis, keepdims=True) / INT8_MAX
-    steps[steps == 0] = 1
-    factors = scale * steps.reshape(-1, 1)
-    bias = layer.weight_bias.get() if isinstance(layer, Convolution_bias) else np.zeros_like(factors)
-    if rest and type(rest[0]) is Bias:
-        bias, rest = bias + rest[0].W.get(), rest[1:]
-    if rest and type(rest[0]) is BatchNorm and not rest[0].binary:
-        norm, *rest = rest
-        gamma, beta, mean, var = (x.get().astype(np.float64) for x in (norm.gamma, norm.beta, norm.gmean, norm.gvar))
-        gain = gamma / np.sqrt(var + norm.eps)
-        factors, bias = factors * gain, beta + (bias - mean) * gain
-    transform = getattr(rest[0], "transform", None) if rest else None
-    relu = isinstance(transform, Rectlin) and transform.slope == 0
-    options: dict[str, Any] = {"scale": scale, "relu": relu, "name": layer.name}
-    if isinstance(layer, Linear):
-        result: Any = QuantizedLinear(layer.nout, **options)
-    else:
-        window = {"strides": layer.strides, "padding": layer.padding, "dilation": layer.dilation}
-        result = QuantizedConvolution(layer.fshape, **options, **window)
-    result.configure(layer.in_shape).init_params(result.nfm)
-    result.W[:], result.factors[:], result.bias[:] = np.rint(W / steps).astype(np.int8), factors, bias
-    return result, rest[relu:]
 
 
 # --- compound layers: Affine, Conv, Deconv and BinaryAffine, lists of a layer, bias or batch norm, and activation ---
