@@ -34,6 +34,7 @@ FLAT |= {
 }
 FLAT |= {"logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"}
 FLAT |= {"bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "random_words"}
+FLAT |= {"quantized_dot", "quantized_conv"}
 FLAT |= {"argsort", "searchsorted", "slogdet_sign", "max_pool_indices", "roi_pool_indices"}
 MATRIX_OPS = {op.name for op in OP_TABLE if op.compute_dtypes}  # linear algebra, in float32 and float64
 CELLS = ("rnn", "lstm", "gru")
