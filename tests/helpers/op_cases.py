@@ -450,7 +450,7 @@ def quantized(op: Op) -> Iterator[Case]:
     for sizes, relu in itertools.product([(1, 1, 1), (3, 4, 2), (2, 5, 6)], [False, True]):
         nin, nout, N = sizes
         W = (np.arange(4 * nin * nout) * 5 % 7 - 3).astype(np.int8)
-        attrs: dict[str, Any] = {"scale": 0.5, "relu": relu}
+        attrs: dict[str, Any] = {"scale": 2.0**-7, "relu": relu}  # inputs from 1 on are clipped
         if is_conv:
             attrs |= {"strides": (1, 2), "padding": ((1, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
         shape, weights = ((nin, 3, 4, N), (nin, 2, 2, nout)) if is_conv else ((nin, N), (nout, nin))
