@@ -220,7 +220,7 @@ class Int8Layer(ParameterLayer):
             dtype = "int8" if name == "W" else self.be.default_dtype_name
             vars(self)[name] = self.be.zeros(shape, dtype=dtype, name=f"{self.name}.{name}")
 
-    def quantized(self, op: str, x: Operand, W: Operand, **options: Any) -> Any:
+    def _quantized(self, op: str, x: Operand, W: Operand, **options: Any) -> Any:
         """Return the op-tree of a product or convolution.
 
         Parameters
@@ -257,7 +257,7 @@ class QuantizedLinear(Int8Layer, Linear):
 
     def formula(self, x: Tensor) -> Operand:
         """Return ``factors (W round(x / scale)) + bias``."""
-        tree: Operand = self.quantized("quantized_dot", x, self.W)
+        tree: Operand = self._quantized("quantized_dot", x, self.W)
         return tree
 
 
@@ -294,7 +294,7 @@ class QuantizedConvolution(Int8Layer, Convolution):
         be, g, options = self.be, self.nglayer, self.conv_options()
         images = be.reshape(x, (*self.input_dims, x.shape[-1]))
         options = {name: tuple(value) for name, value in options.items()} | {"groups": 1}
-        return self.in_rank_of(x, self.quantized("quantized_conv", images, be.reshape(self.W, g.dimF), **options))
+        return self.in_rank_of(x, self._quantized("quantized_conv", images, be.reshape(self.W, g.dimF), **options))
 
 
 # --- compound layers: Affine, Conv, Deconv and BinaryAffine, lists of a layer, bias or batch norm, and activation ---
