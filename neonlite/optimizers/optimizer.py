@@ -74,6 +74,9 @@ class Optimizer(NervanaObject):
     stochastic_round : bool
         Whether 16-bit parameters are rounded stochastically, which preserves small updates on average. No effect on
         other dtypes.
+    master_weights : bool
+        Whether each parameter has a state "master", a float32 copy that is updated and rounded to the parameter, so
+        that updates too small for 16 bits add up. A parameter that is set otherwise, as by ``set_weights``, counts.
     learning_rate : float
         The learning rate before the schedule is applied.
     gradient_clip_norm : float or None
@@ -93,6 +96,7 @@ class Optimizer(NervanaObject):
     state_names: tuple[str, ...] = ()
     merges_parameters: bool = True
     stochastic_round: bool | float = False
+    master_weights: bool = False
     learning_rate: float
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
@@ -133,6 +137,8 @@ class Optimizer(NervanaObject):
         )
         self.stochastic_round = boolean(f"{self.classnm}: stochastic_round", self.stochastic_round, way_out)
         check_boolean_fields(self)
+        if self.stochastic_round and self.master_weights:
+            raise ValueError(f"{self.classnm}: expected stochastic_round or master_weights, got both. Leave one out.")
         check_attributes(self, *[name for name in NON_NEGATIVE_FIELDS if name in attributes], low=0)
         check_attributes(self, *[name for name in FRACTION_FIELDS if name in attributes], low=0, high=1)
         check_attributes(self, *[name for name in LIMIT_FIELDS if getattr(self, name) is not None], above=0)
@@ -203,9 +209,14 @@ class Optimizer(NervanaObject):
         return float(check_number(label, rate, 0))
 
     @property
+    def _all_state_names(self) -> tuple[str, ...]:
+        """The names of the states of the rule, and of the float32 copy."""
+        return (*self.state_names, "master") if self.master_weights else self.state_names
+
+    @property
     def kind(self) -> str:
         """The class and the names of its states. Parameters with states of another kind start with new ones."""
-        return f"{self.classnm}({', '.join(self.state_names)})"
+        return f"{self.classnm}({', '.join(self._all_state_names)})"
 
     @staticmethod
     def names_of_states(kind: str) -> list[str]:
@@ -269,7 +280,7 @@ class Optimizer(NervanaObject):
         like = leaves[0] if leaves else None
         be: Any = typing.current_backend() if like is None else like.backend
         state: dict[str, Any] = {"t": like_array(like, be.zeros((1, 1), dtype="int32"), shape=())}
-        for name in self.state_names:
+        for name in self._all_state_names:
             zeros = [be.zeros(w.shape, dtype=compute_dtype(w)) for w in map(operand_of, leaves)]
             state[name] = unflatten(structure, map(like_array, leaves, zeros))
         return state
@@ -356,7 +367,7 @@ class Optimizer(NervanaObject):
 
     def _step_containers(self, parameters: Any, gradients: Any, state: Any, epoch: Any) -> tuple[Any, dict[str, Any]]:
         """Return new parameters and the new state, given containers and the state; nothing changes."""
-        where, names = f"{self.classnm}.step", ("t", *self.state_names)
+        where, names = f"{self.classnm}.step", ("t", *self._all_state_names)
         self._check_rule(where)
         structure, like = flatten_parameters(where, parameters)
         way_out = f". Start with {self.classnm}.init(parameters)"
@@ -365,7 +376,7 @@ class Optimizer(NervanaObject):
             hint = f", or pass epoch={state}" if is_number(state) else ""
             raise TypeError(f"{where}: expected a state with {', '.join(names)}, got {got}{way_out}{hint}.")
         given = [("gradients", gradients, ". Pass the gradient of each parameter by its key")]
-        given += [(f"the state {name}", state[name], way_out) for name in self.state_names]
+        given += [(f"the state {name}", state[name], way_out) for name in names[1:]]
         columns, live = zip(*[match(where, what, x, structure, like, hint) for what, x, hint in given], strict=True)
         if any(x is None for column in columns for x in column):
             raise TypeError(
@@ -509,6 +520,9 @@ class Optimizer(NervanaObject):
     def _update(self, be: Backend, w: Tensor, g: Operand, states: Row, scalars: dict[str, Any]) -> list[Any]:
         """Return the new parameter and states as op-trees, given the gradient."""
         full = be.astype(w, compute_dtype(w))
+        *states, master = states if self.master_weights else (*states, None)
+        if master is not None:  # unless the parameter has been set otherwise, or this is the first update
+            full = be.where(be.astype(be.astype(master, w.info.dtype), full.info.dtype) == full, master, full)
         if limit := self.gradient_clip_value:
             g = be.clip(g, -limit, limit)
         new, *others = self._call_update_rule(be, full, g, states, scalars)
@@ -516,7 +530,7 @@ class Optimizer(NervanaObject):
             new = be.clip(new, -limit, limit)
         if self.stochastic_round and w.info.dtype in HALF_DTYPES:
             new = round_stochastically(be, new, w.info.dtype)
-        return [new, *others]
+        return [new, *others] if master is None else [new, *others, new]
 
     def _call_update_rule(
         self, be: Backend, w: Operand, g: Operand, states: Row, scalars: dict[str, Any]
@@ -550,28 +564,29 @@ class Optimizer(NervanaObject):
             kind, t = w.updates or (self.kind, self.t if states else 0)
             if kind != self.kind:
                 states.clear()
-            w.updates = self.kind, t if states or (kind == self.kind and not self.state_names) else 0
+            w.updates = self.kind, t if states or (kind == self.kind and not self._all_state_names) else 0
         rest = iter(parameters)
         for run in runs:
             self._allocate_states(list(islice(rest, len(run))))
 
     def _allocate_states(self, run: list[Tensor]) -> None:
         """Allocate adjacent states for adjacent parameters; new states are zeros, existing values are copied."""
+        names = self._all_state_names
         for w in run:
-            if w.states and [x.shape for x in w.states] != [w.shape] * len(self.state_names):
+            if w.states and [x.shape for x in w.states] != [w.shape] * len(names):
                 raise ValueError(
-                    f"{self.classnm}: expected {len(self.state_names)} states of the shape of {describe(w)}, "
+                    f"{self.classnm}: expected {len(names)} states of the shape of {describe(w)}, "
                     f"got {describe(*w.states)}. Empty the list of states to start again."
                 )
         all_states: list[list[Tensor]] = [w.states for w in run if w.states is not None]
         if all(all_states) and len(contiguous_runs(all_states)) == 1:
             return
         size, start = sum(w.size for w in run), 0
-        flat = [run[0].backend.zeros((size, 1), dtype=compute_dtype(run[0])) for _ in self.state_names]
+        flat = [run[0].backend.zeros((size, 1), dtype=compute_dtype(run[0])) for _ in names]
         for w, states in zip(run, all_states, strict=True):
             views = [x[start : start + w.size].reshape(w.shape) for x in flat]
             start += w.size
-            for view, name in zip(views, self.state_names, strict=True):
+            for view, name in zip(views, names, strict=True):
                 view.name = f"{w.name}.{name}" if w.name else name
             for view, old in zip(views, states, strict=False):  # states is empty or complete
                 view[:] = old

@@ -197,12 +197,15 @@ class WeightAverage(OptimizerWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.wrapped._check_rule(self.classnm)
-        self.state_names = (*self.wrapped.state_names, "average")
         self.merges_parameters = self.wrapped.merges_parameters
 
     @property
+    def _all_state_names(self) -> tuple[str, ...]:
+        return (*self.wrapped._all_state_names, "average")
+
+    @property
     def kind(self) -> str:
-        return f"{self.classnm}Of{self.wrapped.classnm}({', '.join(self.state_names)})"
+        return f"{self.classnm}Of{self.wrapped.classnm}({', '.join(self._all_state_names)})"
 
     def averaged(self, model: Model) -> Model:
         """Return a copy of a model with the averages as weights: to evaluate it, predict with it, or save it.
