@@ -520,7 +520,7 @@ class Optimizer(NervanaObject):
     def _update(self, be: Backend, w: Tensor, g: Operand, states: Row, scalars: dict[str, Any]) -> list[Any]:
         """Return the new parameter and states as op-trees, given the gradient."""
         full = be.astype(w, compute_dtype(w))
-        *states, master = states if self.master_weights else (*states, None)
+        states, master = (states[:-1], states[-1]) if self.master_weights else (states, None)
         if master is not None:  # unless the parameter has been set otherwise, or this is the first update
             full = be.where(be.astype(be.astype(master, w.info.dtype), full.info.dtype) == full, master, full)
         if limit := self.gradient_clip_value:

@@ -165,7 +165,7 @@ def test_the_bits_in_float32_are_those_without_master_weights():
     for master_weights in (False, True):
         model = model_of("float32")
         model.fit(data(), "cross_entropy", Adam(0.01, master_weights=master_weights), 2)
-        results.append([x for x in model.get_weights().values()])
+        results.append([*model.get_weights().values()])
     for x, y in zip(*results, strict=True):
         np.testing.assert_array_equal(x, y)
 
