@@ -44,6 +44,7 @@ Row = Sequence[Tensor]  # W, dW and the states of a parameter, or of adjacent pa
 Owner = tuple[str, str]  # the name of the layer of a parameter, and of its class
 Container = TypeVar("Container")  # nested dicts, lists and tuples of arrays or tensors
 
+MAX_PENDING_STEPS = 8  # steps that may be updates or not, as only the device knows
 MAX_PROGRAMS = 16  # of an optimizer: for each list of parameters and batch size
 FRACTION_FIELDS = ("momentum_coef", "decay", "decay_rate", "beta_1", "beta_2")  # 0 <= x < 1
 NON_NEGATIVE_FIELDS = ("learning_rate", "wdecay", "epsilon")
@@ -624,13 +625,16 @@ def round_stochastically(be: Backend, x: Any, dtype: str) -> Any:
 class Settings(NamedTuple):
     """How an update is built: the epoch, the layers of the parameters, and by what gradients are divided.
 
-    With ``merges``, parameters that are adjacent in memory, like their gradients, are updated as one.
+    With ``merges``, parameters that are adjacent in memory, like their gradients, are updated as one. ``num_updates``
+    is a tensor (1, 1): how many of the last steps, at most ``MAX_PENDING_STEPS``, were updates, if the host has not
+    read it.
     """
 
     epoch: float
     owners: Sequence[Owner]
     divisors: tuple[Any, ...] = ()
     merges: bool = False
+    num_updates: Tensor | None = None
 
 
 class Step:
@@ -659,39 +663,58 @@ class Step:
         self.before: tuple[int, Any] = optimizer.t, counts  # the numbers of updates before the last ``count``
         self.counts = [t for _, t in counts]  # when the expressions are built
         self.scalars: list[dict[str, Any]] = [optimizer._get_scalars_at(t, self.epoch) for t in self.counts]
-        self.table_values: list[float] | None = None  # None: unknown
+        self.table_values: list[list[float]] | None = None  # None: unknown
         self.table: Tensor | None = None
         if self.is_replayed:
             dtype = "float64" if any(compute_dtype(w) == "float64" for w in parameters) else "float32"
-            self.table = table = self.be.zeros((sum(map(len, self.scalars)), 1), dtype=dtype)
+            n = settings.num_updates
+            width = 1 if n is None else MAX_PENDING_STEPS  # a column for each number of updates
+            self.table = table = self.be.zeros((sum(map(len, self.scalars)), width), dtype=dtype)
             self.host_table = table.get()
-            views = iter([table[n : n + 1] for n in range(len(table))])
+            views: Any = iter([table[i : i + 1] for i in range(len(table))])
+            if n is not None:
+                index = self.be.astype(n, "int32")
+                views = (self.be.take(view, index, 1) for view in views)
             self.scalars = [{name: next(views) for name in named} for named in self.scalars]
 
     def current_updates(self) -> list[tuple[str, int]] | None:
         """Return (kind, t) of each group of parameters; None if they or the states are not those of the expressions."""
         updates: list[Any] = [w.updates for w in self.first]
-        for w, k, states in self.members:
-            is_of_kind = w.updates is not None and w.updates[0] == self.kind and w.updates == updates[k]
-            if not is_of_kind or w.states is None or not same_objects(w.states, states):
-                return None
-        return updates
+        is_of_kind = all(x is not None and x[0] == self.kind for x in updates)
+        are_same = is_of_kind and all(w.updates == updates[k] for w, k, _ in self.members)
+        return updates if are_same and self.has_states() else None
+
+    def has_states(self) -> bool:
+        """Return whether the states of all parameters are those of the expressions."""
+        return all(w.states is not None and same_objects(w.states, states) for w, _, states in self.members)
 
     def count(self, epoch: float | None = None) -> None:
         """Write the scalars of the next update, by default of the same epoch, and count it."""
-        self.epoch = self.epoch if epoch is None else epoch
-        updates: Any = [w.updates for w in self.first]
-        self.before = self.optimizer.t, updates
+        self.before = self.optimizer.t, [w.updates for w in self.first]
         on_failure(self.restore, *self.before)
-        values: list[float] = []
-        for _, t in updates:
-            values += self.optimizer._get_scalars_at(t, self.epoch).values()
-        if self.table is not None and values != self.table_values:
+        self.write_scalars(epoch)
+        self.restore(*self.after(1))
+
+    def write_scalars(self, epoch: float | None, num_pending: int = 0) -> None:
+        """Write the scalars of the next update, after up to ``num_pending`` updates since ``before``."""
+        self.epoch = self.epoch if epoch is None else epoch
+        columns: list[list[float]] = []
+        for n in range(num_pending + 1):
+            columns.append([])
+            for _, t in self.before[1]:
+                columns[n] += self.optimizer._get_scalars_at(t + n, self.epoch).values()
+        if self.table is not None and columns != self.table_values:
             self.table_values = None
-            self.host_table[:, 0] = values
+            for n in range(self.table.shape[1]):
+                self.host_table[:, n] = columns[min(n, num_pending)]
             write_array(self.be, self.table, self.host_table)
-            self.table_values = values
-        self.restore(max(updates)[1] + 1, [(kind, t + 1) for kind, t in updates])
+            self.table_values = columns
+        self.optimizer.t = self.before[0]
+
+    def after(self, n: int) -> tuple[int, list[tuple[str, int]]]:
+        """Return the numbers of updates after n updates since ``before``."""
+        t, updates = self.before
+        return (max(updates)[1] + n if n else t), [(kind, t + n) for kind, t in updates]
 
     def restore(self, t: int, updates: Sequence[tuple[str, int]]) -> None:
         """Set the numbers of updates of the optimizer and of each group of parameters."""

@@ -131,7 +131,7 @@ def test_the_scale_is_doubled_only_after_growth_interval_consecutive_steps():
 
 
 def test_training_stops_when_no_scale_helps():
-    with pytest.raises(FloatingPointError, match=r"in 40 consecutive steps, down to a scale of 1\.86265e-09"):
+    with pytest.raises(FloatingPointError, match=r"in 40 consecutive steps, down to a scale of 9\.31323e-10"):
         trained(LossScaling(Adam()), "float16", epochs=9, scale=1e30)
 
 
@@ -200,14 +200,14 @@ def test_a_scale_that_is_set_between_steps_counts_for_errors_and_gradients(dynam
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_the_steps_of_a_summary_are_not_skipped(dtype):
-    be = NervanaObject.be = Backend("cpu", rng_seed=1, batch_size=8, default_dtype=dtype)
+    NervanaObject.be = Backend("cpu", rng_seed=1, batch_size=8, default_dtype=dtype)
 
     def tensors(optimizer):
         network = Sequential([Affine(50, Gaussian())])
         return network.summary((6,), optimizer=optimizer).memory.tensors
 
     nbytes = tensors(LossScaling(GradientDescentMomentum(0.1, 0.9))) - tensors(GradientDescentMomentum(0.1, 0.9))
-    assert 0 <= nbytes <= 2 * be.empty((1, 1), dtype="float32").nbytes  # the scale, and the check of gradients
+    assert nbytes == (5 + 7) * 4  # the scale and its counts, and the rates of seven more steps
 
 
 def test_gradients_of_unscaled_errors_are_rejected():
