@@ -14,6 +14,7 @@ from neonlite.messages import describe
 from neonlite.optimizers.optimizer import MAX_PENDING_STEPS, Optimizer, Row, Settings, get_param_list, last_writer
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.optree import Operand, OpTreeNode
+from neonlite.programs import Trace
 from neonlite.tree_structure import untraced
 from neonlite.typing import Model
 
@@ -339,6 +340,7 @@ class LossScaling(OptimizerWrapper):
         if name in DEVICE_STATE and vars(self).get("_state"):
             self.settle()
             self._state[DEVICE_STATE.index(name)].fill(value)
+            self._state[-1].fill(0)
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -454,6 +456,11 @@ class LossScaling(OptimizerWrapper):
         settings = settings._replace(divisors=(scale, *settings.divisors), num_updates=self._state[-1])
         return [ScaledStep(self, updates_of(self.wrapped, parameters, gradients, settings), gradients)]
 
+    def _trace(self, trace: Trace, steps: Sequence[Any]) -> None:
+        if any(getattr(step, "optimizer", None) is self for step in trace.steps):
+            trace.refuse("a second step of a LossScaling", "Pass all parameters to one step, or use one for each step")
+        super()._trace(trace, steps)
+
     def get_state(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in SCALE_COUNTS}
         return {"t": self.t, "scale": float(self.scale), **counts, **super().get_state()}
@@ -482,20 +489,14 @@ class ScaledStep:
 
     def count(self, epoch: float | None = None) -> None:
         """Write the scalars of the next update; ``settle`` counts it, if it is one."""
-        optimizer = self.optimizer
-        step, num_pending = optimizer._pending
-        is_first = step is not self or num_pending == MAX_PENDING_STEPS
-        if is_first:
-            optimizer.check_skips()
-            for step in self.steps:
-                step.before, num_pending = (step.optimizer.t, [w.updates for w in step.first]), 0
-                on_failure(step.restore, *step.before)
-        for step in self.steps:
-            step.write_scalars(epoch, num_pending)
-        restore_on_failure(optimizer, "_pending")
-        optimizer._pending = self, num_pending + 1
-        if is_first:
-            self.defer_count()
+        step, self.num_pending = self.optimizer._pending
+        if step is not self or self.num_pending == MAX_PENDING_STEPS:
+            self.optimizer.check_skips()
+            self.num_pending = 0
+            for part in self.steps:
+                part.before = part.optimizer.t, [w.updates for w in part.first]
+        for part in self.steps:
+            part.write_scalars(epoch, self.num_pending)
 
     def defer_count(self) -> None:
         """Let ``updates`` of the parameters be counted when it is read."""
@@ -511,14 +512,21 @@ class ScaledStep:
                     w.updates = updates[k]
 
     def finish(self) -> None:
-        """Count the update at once if the transaction may still fail; ``count`` of the next step, else."""
-        if log.undo is not None and not log.is_writing:
-            values = vars(self.optimizer)  # to read the attributes would count the update
-            on_failure(values.update, {name: values[name] for name in ("t", *DEVICE_STATE)})
+        """Let the host count the update later; at once if the transaction may still fail."""
+        optimizer = self.optimizer
+        can_fail = log.undo is not None and not log.is_writing
+        if can_fail:
+            values = vars(optimizer)  # to read the attributes would count the steps before
+            on_failure(values.update, {name: values[name] for name in ("t", "_pending", *DEVICE_STATE)})
+            if self.num_pending:
+                on_failure(self.defer_count)
             for step in self.steps:
-                restore_on_failure(step.optimizer, "t")
-            on_failure(self.defer_count)
-            self.optimizer.settle()
+                restore_on_failure(step, "before")
+                on_failure(step.restore, *step.before)
+        optimizer._pending = self, self.num_pending + 1
+        self.defer_count()
+        if can_fail:
+            optimizer.settle()
 
     def assignments(self) -> list[tuple[Tensor, Operand]]:
         """Return the state of the scale, parameters and states with new values, or with old ones in a skipped step."""
