@@ -361,7 +361,7 @@ class LossScaling(OptimizerWrapper):
         self._state[-1].fill(0)
         step.count_updates(n)
 
-    def check_skips(self) -> None:
+    def _check_skips(self) -> None:
         """Raise FloatingPointError after too many skipped steps in a row; wait for the device."""
         self.settle()
         if self.consecutive_skips >= MAX_CONSECUTIVE_SKIPS:
@@ -403,7 +403,7 @@ class LossScaling(OptimizerWrapper):
                     x.fill(getattr(self, name))
         return cast(Tensor, self._state[0])
 
-    def state_after(self, finite: Operand) -> list[tuple[Tensor, Operand]]:
+    def _state_after(self, finite: Operand) -> list[tuple[Tensor, Operand]]:
         """Return the state on the device with its values after a step; finite: 1 or 0, whether it was an update."""
         be: Any = finite.backend
         scale, good, consecutive, total, updates = self._state
@@ -425,11 +425,11 @@ class LossScaling(OptimizerWrapper):
         gradients = [dw for (_, dw), _ in get_param_list(layer_list)]
         if not gradients:
             return
-        self.check_skips()
+        self._check_skips()
         be = cast("Backend", gradients[0].backend)
         scale = self._check_scaled(be)
         restore_on_failure(self, "t", *DEVICE_STATE)
-        pairs = self.state_after(are_finite(be, gradients))
+        pairs = self._state_after(are_finite(be, gradients))
         pairs += [(g, be.astype(g, compute_dtype(g)) / scale) for g in gradients]
         targets, values = zip(*pairs, strict=True)
         be.assign(list(targets), list(values))
@@ -491,7 +491,7 @@ class ScaledStep:
         """Write the scalars of the next update; ``settle`` counts it, if it is one."""
         step, self.num_pending = self.optimizer._pending
         if step is not self or self.num_pending == MAX_PENDING_STEPS:
-            self.optimizer.check_skips()
+            self.optimizer._check_skips()
             self.num_pending = 0
             for part in self.steps:
                 part.before = part.optimizer.t, [w.updates for w in part.first]
@@ -533,7 +533,7 @@ class ScaledStep:
         be = self.be
         finite = are_finite(be, [g for step in self.steps for _, (_, g, *_) in step.rows])
         pairs = [pair for step in self.steps for pair in step.assignments()]
-        return [*self.optimizer.state_after(finite), *((t, be.where(finite, value, t)) for t, value in pairs)]
+        return [*self.optimizer._state_after(finite), *((t, be.where(finite, value, t)) for t, value in pairs)]
 
 
 def are_finite(be: Backend, gradients: Sequence[Operand]) -> Operand:

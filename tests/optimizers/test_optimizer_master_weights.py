@@ -91,6 +91,22 @@ def test_a_loop_in_numpy_gives_the_master_weights_and_their_16_bit_copies(runtim
     assert (w.get() != rounded).mean() < 0.1  # where float64 and float32 round to different neighbors
 
 
+@needs_compiler
+@pytest.mark.parametrize("make", [make for make, _ in LOOPS.values()], ids=LOOPS)
+def test_a_compiled_scaled_step_has_the_same_bits_on_the_cpu_and_as_a_cuda_graph(make):
+    results = []
+    for runtime in ("cpu", "simulated"):
+        be = backend(runtime, "float16")
+        w, optimizer = be.array(numbers(1)[0]), LossScaling(make(), 2.0**10, growth_interval=5)
+        step = nl.jit(lambda g, w=w, optimizer=optimizer: optimizer.step([w], [optimizer.scale_errors(g * 1)]))
+        for n, g in enumerate(numbers(20, 1)):
+            step(be.array(np.where(n == 7, np.inf, g)))
+        results.append([x.get() for x in (w, *w.states)])
+        assert (w.updates[1], optimizer.scale, optimizer.total_skips) == (19, 2.0**12, 1)
+    for x, y in zip(*results, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
 @pytest.mark.parametrize(("runtime", "dtype"), RUNTIMES)
 def test_updates_below_half_a_unit_in_the_last_place_add_up(runtime, dtype):
     be, size = backend(runtime, dtype), 2.0 ** (-13 if dtype == "float16" else -10)
