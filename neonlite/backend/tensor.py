@@ -120,9 +120,6 @@ class Tensor(Operand):
         Of a parameter: the name of its layer, and that of the layer's class.
     states : list of Tensor, optional
         Of a parameter: the states of its optimizer.
-    updates : (str, int), optional
-        Of a parameter: the kind of optimizer that the states belong to, and its number of updates. After steps of
-        ``LossScaling``, to read it waits for the GPU.
 
     Examples
     --------
@@ -190,6 +187,10 @@ class Tensor(Operand):
 
     @property
     def updates(self) -> tuple[str, int] | None:
+        """Of a parameter: the kind of optimizer that the states belong to, and its number of updates.
+
+        After steps of ``LossScaling``, to read it waits for the GPU.
+        """
         if callable(self.unread_updates):
             self.unread_updates()
         return cast("tuple[str, int] | None", self.unread_updates)
