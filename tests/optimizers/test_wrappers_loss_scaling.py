@@ -330,7 +330,7 @@ def test_a_learning_rate_that_changes_counts_for_the_steps_after_skipped_ones():
     alike([run([0.1, 0.1, 0.2, 0.4], [False, True, False, True])], [run([0.1, 0.4], [True, True])])
 
 
-@pytest.mark.parametrize("num_before", [0, 1, 3, 8])
+@pytest.mark.parametrize("num_before", [0, 1, 6, 7, 8])
 @pytest.mark.parametrize("finite", [True, False])
 def test_a_transaction_that_fails_after_steps_leaves_no_trace(num_before, finite):
     def run(fails):
