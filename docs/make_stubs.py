@@ -52,7 +52,7 @@ from neonlite.ops.functions import Shape
 
 def render_stubs() -> dict[str, str]:
     """Return {path in the package: text} of the stubs."""
-    functions_of = {**HAND_WRITTEN, **vars(OpMethods)}
+    functions_of = {**HAND_WRITTEN, **{name: getattr(OpMethods, name) for name in vars(OpMethods)}}
     methods = sorted((name, f) for name, f in functions_of.items() if inspect.isfunction(f))
     op_methods = "".join(render_overloads(*method) for method in methods)
     modules: dict[str, Any] = {"Linalg": array_api.linalg, "Random": array_api.random, "Namespace": array_api}

@@ -285,12 +285,25 @@ def _describe_parameter(op: Op, parameter: inspect.Parameter) -> str:
     return PARAMETER_DOCS.get(f"{op.name}: {name}") or PARAMETER_DOCS.get(name, brief)
 
 
+class _GeneratedMethod:
+    """The method of an op in the class, until it is first used: ``import neonlite`` makes none."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+
+    def __get__(self, be: object, cls: type) -> Callable[..., Any]:
+        method = make_method(self.op)
+        for name in (self.op.method, *SYNONYMS.get(self.op.method, ())):
+            setattr(OpMethods, name, method)
+        return getattr(cls if be is None else be, self.op.method)
+
+
 HAND_WRITTEN = {**vars(ImageTreeMethods), **vars(TreeMethods)}
 
 for _op in OP_TABLE:
     is_generated = _op.kind in (*SHAPE_FN_BY_KIND, "library", "composite") and _op.method not in HAND_WRITTEN
     if is_generated and _op.has_method:
-        setattr(OpMethods, _op.method, make_method(_op))
+        setattr(OpMethods, _op.method, _GeneratedMethod(_op))
 for _name, _method in [*HAND_WRITTEN.items(), *vars(OpMethods).items()]:
     for _alias in SYNONYMS.get(_name, ()):
         setattr(OpMethods, _alias, _method)
