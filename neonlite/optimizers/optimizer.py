@@ -705,8 +705,8 @@ class Step:
                 columns[n] += self.optimizer._get_scalars_at(t + n, self.epoch).values()
         if self.table is not None and columns != self.table_values:
             self.table_values = None
-            for n in range(self.table.shape[1]):
-                self.host_table[:, n] = columns[min(n, num_pending)]
+            self.host_table[:, : num_pending + 1] = list(zip(*columns, strict=True))
+            self.host_table[:, num_pending + 1 :] = self.host_table[:, num_pending : num_pending + 1]
             write_array(self.be, self.table, self.host_table)
             self.table_values = columns
         self.optimizer.t = self.before[0]
