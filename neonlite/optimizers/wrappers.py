@@ -531,7 +531,7 @@ class ScaledStep:
     def assignments(self) -> list[tuple[Tensor, Operand]]:
         """Return the state of the scale, parameters and states with new values, or with old ones in a skipped step."""
         be = self.be
-        finite = are_finite(be, [g for step in self.steps for _, (_, g, *_) in step.rows])
+        finite = are_finite(be, [g for step in self.steps for _, g in step.gradients])
         pairs = [pair for step in self.steps for pair in step.assignments()]
         return [*self.optimizer._state_after(finite), *((t, be.where(finite, value, t)) for t, value in pairs)]
 
