@@ -353,6 +353,8 @@ def train(
             if not is_complete:
                 interrupt_callbacks(model)
     check_final_weights(model)
+    if model.loss_scaling is not None:
+        model.loss_scaling.settle()
     callbacks.on_train_end()
 
 
