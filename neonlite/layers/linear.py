@@ -19,7 +19,7 @@ from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, T
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.transforms import GELU, Explin, Rectlin, SiLU
-from neonlite.typing import SIGNIFICAND_BITS, LayerShapes, WindowSizes
+from neonlite.typing import HALF_DTYPES, SIGNIFICAND_BITS, LayerShapes, WindowSizes
 
 
 class Linear(ParameterLayer):
@@ -218,6 +218,7 @@ class Int8Layer(ParameterLayer):
         """
         for name, _, shape, _ in self.saved_specs():
             dtype = "int8" if name == "W" else self.be.default_dtype_name
+            dtype = "float32" if dtype in HALF_DTYPES else dtype  # factors would underflow in float16
             vars(self)[name] = self.be.zeros(shape, dtype=dtype, name=f"{self.name}.{name}")
 
     def _quantized(self, op: str, x: Operand, W: Operand, **options: Any) -> Any:

@@ -168,6 +168,16 @@ def test_the_batch_size_of_the_calibration_does_not_matter(batch_size):
         np.testing.assert_allclose(found[name], array, rtol=1e-6)
 
 
+def test_small_weights_of_float16_have_factors_that_do_not_underflow():
+    nl.gen_backend("cpu", batch_size=8, rng_seed=0, datatype="float16")
+    model, x = Model([Linear(4, 0.001 * rows(4, 200), name="a")]), np.abs(rows(20, 200)) / 4
+    model.initialize(200)
+    W, fast = model.layers["a"].W.get().astype(np.float64), model.quantize(x)
+    factors = np.abs(W).max(axis=1, keepdims=True) / 127 * np.float64(np.float16(x.max())) / 127
+    np.testing.assert_allclose(fast.layers["a"].factors.get(), factors, rtol=1e-3)
+    np.testing.assert_allclose(fast.predict(x), x @ W.T, atol=1e-4)
+
+
 # --- files ---
 
 
