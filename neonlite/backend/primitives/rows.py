@@ -581,12 +581,13 @@ def find_norm_backward(plan: Plan, v: int, forward: dict[int, Formula]) -> Formu
             for dz, mean_dz in operand_orders(plan, difference, "sub")[:1]:
                 for z, mean_product in operand_orders(plan, product, "mul"):
                     formula = forward.get(z)
-                    if formula is None or formula.results[z] is not NORMALIZED or "rank" not in formula.attrs:
+                    is_norm = formula is not None and formula.results[z] is NORMALIZED and "rank" in formula.attrs
+                    if not is_norm or formula.parameters or inputs_of(plan, z, "mul")[-1] != scale:
                         continue
                     _, mean, variance = formula.results
                     sums = [sum_of_mean(plan, x, mean) for x in (mean_dz, mean_product)]
                     is_gradient = sums[0] == dz and sorted(inputs_of(plan, sums[1], "mul")) == sorted((z, dz))
-                    if is_gradient and scale in formula_values(plan, z, formula.operands):
+                    if is_gradient:
                         operands = dz, *formula.operands, mean, variance
                         return Formula(operands, {v: NORMALIZED_BACKWARD}, formula.attrs)
     return None

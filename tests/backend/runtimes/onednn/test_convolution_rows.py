@@ -212,8 +212,11 @@ def test_the_gradient_of_normalized_rows_is_one_step(cpu: Backend, name: str) ->
 
 def test_expressions_like_the_gradient_of_normalized_rows_are_computed_by_stages(cpu: Backend) -> None:
     x, e, w = (cpu.array(RNG(n).normal(size=(6, 50))) for n in range(3))
-    z, scale = cpu.normalize(x, axis=1), 1 / cpu.sqrt(cpu.mean(cpu.square(x - cpu.mean(x, axis=1)), axis=1) + 1e-5)
+    deviation = cpu.sqrt(cpu.mean(cpu.square(x - cpu.mean(x, axis=1)), axis=1) + 1e-5)
+    z, scale = cpu.normalize(x, axis=1), 1 / deviation
     of_z, of_e = cpu.mean(z * e, axis=1), cpu.mean(e, axis=1)
+    gamma, beta = (cpu.array(RNG(n).normal(size=(6, 1))) for n in (3, 4))
+    y, n = cpu.batch_norm(x, gamma, beta), cpu.batch_norm(x, gamma)
     trees = {
         "the mean of others": (e - cpu.mean(w, axis=1) - z * of_z) * scale,
         "the mean of another product": (e - of_e - z * cpu.mean(z * w, axis=1)) * scale,
@@ -221,6 +224,10 @@ def test_expressions_like_the_gradient_of_normalized_rows_are_computed_by_stages
         "a sum": (e - cpu.sum(e, axis=1) - z * of_z) * scale,
         "another factor": (e - cpu.sum(e, axis=1) * 0.25 - z * of_z) * scale,
         "columns": (e - cpu.mean(e, axis=0) - z * of_z) * scale,
+        "the mean": (e - of_e - z * of_z) * cpu.mean(x, axis=1),
+        "a deviation": (e - of_e - z * of_z) * deviation,
+        "a batch norm": (e - of_e - y * cpu.mean(y * e, axis=1)) * scale,
+        "a gain": (e - of_e - n * cpu.mean(n * e, axis=1)) * (scale * gamma),
     }
     for name, tree in trees.items():
         assert NORMALIZED_BACKWARD not in ops_of(cpu.plan(tree)), name
