@@ -10,19 +10,19 @@ from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
 from neonlite.initializers import Constant, Gaussian, GlorotUniform, Kaiming
 from neonlite.layers.activation import Activation, ActivationLike, check_activation
-from neonlite.layers.buffers import num_elements, num_features
+from neonlite.layers.buffers import num_channels, num_elements, num_features
 from neonlite.layers.container import LayerContainer, LayerList, flatten_layers
 from neonlite.layers.images import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
-from neonlite.layers.parameter import InitLike, ParameterLayer
+from neonlite.layers.parameter import BatchSumLayer, InitLike, ParameterLayer
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.transforms import GELU, Explin, Rectlin, SiLU
 from neonlite.typing import SIGNIFICAND_BITS, LayerShapes, WindowSizes
 
 
-class Linear(ParameterLayer):
+class Linear(BatchSumLayer):
     """A linear layer, ``W x``, for inputs (nin, N) and weights (nout, nin).
 
     With inputs (nin, T) the weights are applied to each time step.
@@ -60,7 +60,6 @@ class Linear(ParameterLayer):
     ) -> None:
         super().__init__(GlorotUniform() if init is None else init, name, parallelism)
         self.nout, self.bsum = integer(f"{self.name}: nout", nout), bsum
-        self.batch_sum: Tensor | Any = None
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
@@ -70,23 +69,9 @@ class Linear(ParameterLayer):
         self.weight_shape = (self.nout, self.nin)
         return self
 
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        if self.bsum and self.batch_sum is None:
-            self.batch_sum = self.be.zeros((self.nout, 1), name=f"{self.name}.batch_sum")
-
     def formula(self, x: Tensor) -> Operand:
         """Return ``W x``."""
         return self.be.dot(self.W, x)
-
-    # --- how it is made fast, and the rest ---
-
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        """Compute ``W x + beta outputs``, and ``batch_sum``."""
-        super().fprop(inputs, inference, beta)
-        if self.batch_sum is not None:
-            self.batch_sum[:] = self.be.sum(self.outputs, axis=1)
-        return self.outputs
 
 
 class Bias(ParameterLayer):
@@ -108,7 +93,7 @@ class Bias(ParameterLayer):
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.out_shape = self.in_shape
-        self.num_channels = self.in_shape if isinstance(self.in_shape, int) else self.in_shape[0]
+        self.num_channels = num_channels(self.in_shape)
         self.weight_shape = (self.num_channels, 1)
         return self
 

@@ -8,7 +8,7 @@ from neonlite.backend import Tensor
 from neonlite.backend.batch_size import Shard
 from neonlite.backend.validation import check_number
 from neonlite.initializers import Constant
-from neonlite.layers.buffers import num_features
+from neonlite.layers.buffers import num_channels, num_features
 from neonlite.layers.layer import LayerInput
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.weights import accumulates
@@ -137,7 +137,7 @@ class BatchNorm(RunningStatistics, NormalizationBase):
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
-        self.nfm = self.in_shape if isinstance(self.in_shape, int) else self.in_shape[0]
+        self.nfm = num_channels(self.in_shape)
         return self
 
     @property

@@ -14,6 +14,7 @@ from neonlite.backend import Tensor
 from neonlite.backend.transaction import atomic, on_failure
 from neonlite.backend.validation import check_shape, checks_arguments, from_name
 from neonlite.initializers import initializer_names
+from neonlite.layers.buffers import num_channels
 from neonlite.layers.layer import Layer
 from neonlite.messages import describe
 from neonlite.transforms.functions import ACTIVATIONS
@@ -236,6 +237,23 @@ class ParameterLayer(Layer):
                 setattr(self, name, params[name])
 
         atomic(write)
+
+
+class BatchSumLayer(ParameterLayer):
+    """Base class of layers with ``bsum``: ``fprop`` also computes the sum of each channel of the outputs."""
+
+    bsum = False
+    batch_sum: Tensor | Any = None
+
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
+        """Compute the outputs, and ``batch_sum``."""
+        super().fprop(inputs, inference, beta)
+        if self.bsum:
+            n = num_channels(self.out_shape)
+            if self.batch_sum is None:
+                self.batch_sum = self.be.zeros((n, 1), name=f"{self.name}.batch_sum")
+            self.batch_sum[:] = self.be.sum(self.outputs.reshape(n, -1), axis=1)
+        return self.outputs
 
 
 def states_of(w: Tensor) -> list[Tensor]:
