@@ -19,7 +19,7 @@ from neonlite.backend.planning import Plan
 from neonlite.backend.validation import function, one_of
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.programs import flatten, label_leaves, unflatten
+from neonlite.programs import label_leaves, unflatten
 from neonlite.tree_structure import untraced
 from neonlite.typing import FLOAT_DTYPES
 from neonlite.variables import (
@@ -32,6 +32,7 @@ from neonlite.variables import (
     describe_structure,
     is_expression,
     node_of_call,
+    parts_of,
     tensors_of,
     without,
 )
@@ -197,9 +198,7 @@ class Transform(Generic[P, R]):
 
 def evaluate_constants(result: Any) -> None:
     """Compute the arrays in a result that depend on constants alone, all in one plan."""
-    leaves: list[Any] = []
-    flatten(result, leaves)
-    constants = [x for x in leaves if is_array(x) and not x.is_live and isinstance(x.operand, OpTreeNode)]
+    constants = [x for x in parts_of(result)[1] if is_array(x) and not x.is_live and isinstance(x.operand, OpTreeNode)]
     if constants:
         values = constants[0].backend.evaluate([x.operand for x in constants])
         for x, value in zip(constants, values, strict=True):
@@ -406,8 +405,7 @@ def match(
 
     ValueError unless the keys, indices and shapes are those of the parts ``like``; dicts may have another order.
     """
-    leaves: list[Any] = []
-    found = flatten(given, leaves)
+    found, leaves = parts_of(given)
     by_key, keys = dict(zip(label_leaves(found, ""), leaves, strict=True)), [*label_leaves(structure, "")]
     if by_key.keys() != {*keys}:
         raise ValueError(
@@ -743,8 +741,7 @@ def stop_gradient(x: R) -> R:
     >>> nl.grad(lambda x: x * nl.stop_gradient(x))(3.0)
     Array(3., dtype=float32)
     """
-    leaves: list[Any] = []
-    structure = flatten(x, leaves)
+    structure, leaves = parts_of(x)
     result: list[Any] = []
     for y in leaves:
         constant = y.backend.stop_gradient(operand_of(y)) if is_expression(y) else y

@@ -81,8 +81,7 @@ def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = F
     Array
         The sum.
     """
-    (x,) = check_arrays("sum", x)
-    x = accumulated(x, dtype)
+    x = accumulated(check_array("sum", x), dtype)
     return to_dtype(reduced("sum", x, axis, keepdims), x.dtype)
 
 
@@ -100,8 +99,7 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = 
     Array
         The product.
     """
-    (x,) = check_arrays("prod", x)
-    x = accumulated(x, dtype)
+    x = accumulated(check_array("prod", x), dtype)
     return to_dtype(reduced("prod", x, axis, keepdims), x.dtype)
 
 
@@ -119,8 +117,7 @@ def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     Array
         The largest element.
     """
-    x = numeric("max", REAL, x)
-    return reduced("max", x, axis, keepdims)
+    return reduced("max", numeric("max", REAL, x), axis, keepdims)
 
 
 @checks_names
@@ -137,8 +134,7 @@ def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     Array
         The smallest element.
     """
-    x = numeric("min", REAL, x)
-    return reduced("min", x, axis, keepdims)
+    return reduced("min", numeric("min", REAL, x), axis, keepdims)
 
 
 def count_of(x: Array, axis: Axis) -> int:

@@ -19,14 +19,7 @@ DataSet = TypeVar("DataSet", bound="NervanaDataIterator")
 Frequency = int | list[int]  # every n epochs or minibatches, or those of these indices
 
 # The order of the callbacks of one event: lower priorities run first.
-(
-    PRIORITY_UPDATE,
-    PRIORITY_RECORD,
-    PRIORITY_STOP,
-    PRIORITY_DISPLAY,
-    PRIORITY_SAVE,
-    PRIORITY_CHECKPOINT,
-) = range(6)
+PRIORITY_UPDATE, PRIORITY_RECORD, PRIORITY_STOP, PRIORITY_DISPLAY, PRIORITY_SAVE, PRIORITY_CHECKPOINT = range(6)
 
 
 class CallbackBase:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from neonlite.backend import Tensor, current_backend
 from neonlite.backend.validation import check_number, checks_arguments, integer, one_of
 from neonlite.data.datasets import NamedIterators, find_files
-from neonlite.data.iterator import IteratorState, Minibatch, ResumableIterator
+from neonlite.data.iterator import Minibatch
 from neonlite.data.minibatches import Epoch, MinibatchBuffers, RowSource
-from neonlite.data.sequences import TokenBuffers
+from neonlite.data.sequences import TokenBuffers, TokenIterator
 from neonlite.data.text import (
     EOS,
     PAD,
@@ -279,7 +279,7 @@ class HutterPrize(Corpus):
 # --- TextNMT: minibatches of sentence pairs for machine translation ---
 
 
-class TextNMT(ResumableIterator):
+class TextNMT(TokenIterator):
     """Iterator over minibatches of sentences and their translations, read line by line from two files.
 
     Inputs are token ids (1, T * N), or one-hot (V, T * N). Targets are (t, mask): the one-hot translation, which ends
@@ -351,7 +351,6 @@ class TextNMT(ResumableIterator):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.be = self.be  # keep this backend if another one becomes current
         check_number(f"{self.name}: subset_pct", subset_pct, above=0, at_most=100)
         self.time_steps = self.seq_length = integer(f"{self.name}: time_steps", time_steps)
         self.tokenizer = "words" if tokenizer is None else tokenizer
@@ -376,15 +375,8 @@ class TextNMT(ResumableIterator):
         arrays, mask = self._encode_pairs(sentences)
         self.sources = [RowSource(self.be, array, True) for array in arrays]
         self._mask_source = RowSource(self.be, mask, True)
-        sizes = (len(self.vocabs[0]), self.nclass, self.nclass)
-        self._inputs, self._previous, self._targets = (
-            TokenBuffers(self.be, size, self.time_steps, onehot, f"{self.name}.{label}", allow_missing=True)
-            for size, label, onehot in zip(
-                sizes, ("inputs", "previous", "targets"), (onehot_input, onehot_input, True), strict=True
-            )
-        )
+        self.create_buffers((len(self.s_vocab), self.nclass, self.nclass), onehot_input)
         self._mask = MinibatchBuffers(self.be, (1, self.time_steps), f"{self.name}.mask")
-        self.shape = [self._inputs.shape, self._previous.shape] if get_prev_target else self._inputs.shape
         if self.be.bsz:
             self._current_epoch()
 
@@ -453,9 +445,6 @@ class TextNMT(ResumableIterator):
         tokens = ids_to_tokens(self.name, ids, self.vocab)
         end = tokens.index(EOS) if EOS in tokens else len(tokens)
         return join_tokens((token for token in tokens[:end] if token != PAD), self.tokenizer)
-
-    def _config(self) -> IteratorState:
-        return {**super()._config(), "time_steps": self.time_steps, "nclass": self.nclass}
 
     def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         num_columns, spans = epoch.num_columns(k), epoch.spans(k)

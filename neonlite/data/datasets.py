@@ -361,12 +361,7 @@ def split_every_fifth(X: Array, y: Array) -> tuple[tuple[Array, Array], tuple[Ar
 
 # --- loaded from files ---------------------------------------------------------------------------------------------
 
-MNIST_FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
+MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 MNIST_URL = "https://storage.googleapis.com/cvdf-datasets/mnist"
 FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 FASHION_CLASSES = (

@@ -251,7 +251,6 @@ class HDF5Iterator(ResumableIterator):
     def __init__(self, hdf_filename: str | Path, name: str | None = None, check_finite: bool = True) -> None:
         super().__init__(name)
         self.check_finite = bool(check_finite)
-        self.be = self.be  # keep this backend if another one becomes current
         self.hdf_filename = str(hdf_filename)
         with open_hdf5(hdf_filename) as file, reading(self.hdf_filename):
             shapes = {key: getattr(x, "shape", ()) for key, x in file.items()}

@@ -12,9 +12,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from neonlite.backend.validation import check_number, integer, one_of
 from neonlite.data.file_formats import read_bytes
-from neonlite.data.iterator import IteratorState, Minibatch
+from neonlite.data.iterator import Minibatch
 from neonlite.data.minibatches import Epoch, permutation
-from neonlite.data.sequences import ContiguousIterator, TokenBuffers
+from neonlite.data.sequences import ContiguousIterator, TokenIterator
 from neonlite.files import write_atomic
 from neonlite.messages import describe, truncate_message
 from neonlite.typing import ArrayLike
@@ -146,7 +146,7 @@ def ids_to_tokens(name: str, ids: ArrayLike, vocab: Sequence[str]) -> list[str]:
 # --- Text: minibatches of a text for language modeling, with the next tokens as targets ---
 
 
-class Text(ContiguousIterator):
+class Text(ContiguousIterator, TokenIterator):
     """Iterator over minibatches of a text for language modeling; the targets are the next tokens.
 
     The text is split into N contiguous parts, and the tokens are arranged as (N, nbatches, T). Sequence n of a
@@ -213,7 +213,6 @@ class Text(ContiguousIterator):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.be = self.be  # keep this backend if another one becomes current
         if path is not None and text is None:
             text = read_text(path)
         elif path is not None or text is None:
@@ -233,13 +232,7 @@ class Text(ContiguousIterator):
         self.index_to_token = dict(enumerate(self.vocab))
         self.token_ids = tokens_to_ids(self.name, tokens, self.token_to_index)
         self.length = len(self.token_ids) - 1
-        self._inputs, self._previous, self._targets = (
-            TokenBuffers(
-                self.be, self.nclass, self.time_steps, onehot, f"{self.name}.{label}", allow_missing=label == "previous"
-            )
-            for label, onehot in (("inputs", onehot_input), ("previous", onehot_input), ("targets", True))
-        )
-        self.shape = [self._inputs.shape, self._previous.shape] if get_prev_target else self._inputs.shape
+        self.create_buffers([self.nclass] * 3, onehot_input)
         if self.be.bsz:
             self._current_epoch()
 
@@ -344,9 +337,6 @@ class Text(ContiguousIterator):
     def y(self) -> TokenIds:
         """The token ids of the targets, (N, nbatches, T)."""
         return self.X[:, :, ::-1] if self.reverse_target else self._split(self.token_ids[1:])
-
-    def _config(self) -> IteratorState:
-        return {**super()._config(), "nclass": self.nclass}
 
     def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         n = epoch.num_columns(k)

@@ -116,12 +116,7 @@ class BatchNorm(RunningStatistics, NormalizationBase):
     takes_images = True
 
     def __init__(
-        self,
-        rho: float = 0.9,
-        eps: float = 1e-3,
-        name: str | None = None,
-        binary: bool = False,
-        sync: bool = False,
+        self, rho: float = 0.9, eps: float = 1e-3, name: str | None = None, binary: bool = False, sync: bool = False
     ) -> None:
         super().__init__(eps, name)
         self.rho, self.binary, self.sync = check_number(f"{self.name}: rho", rho, 0, 1), binary, sync

@@ -589,11 +589,7 @@ class GRU(GatedRecurrentBase):
 
 
 # {step formula: the op of the table that computes all its steps}
-CELL_OF_STEP: dict[object, str] = {
-    Recurrent.step_formula: "rnn",
-    LSTM.step_formula: "lstm",
-    GRU.step_formula: "gru",
-}
+CELL_OF_STEP: dict[object, str] = {Recurrent.step_formula: "rnn", LSTM.step_formula: "lstm", GRU.step_formula: "gru"}
 FUNCTION_NAMES: dict[type, str] = {Tanh: "tanh", Logistic: "sig", Rectlin: "relu", Identity: "identity"}
 
 

@@ -213,10 +213,7 @@ def has_only(number: int, value: Any) -> bool:
 
 
 def format_tree(
-    tree: Triple,
-    nodes: list[Triple],
-    format_node: Callable[[Triple, Formatter], str],
-    format_leaf: Formatter,
+    tree: Triple, nodes: list[Triple], format_node: Callable[[Triple, Formatter], str], format_leaf: Formatter
 ) -> str:
     """Return the tree in one line, or one line per distinct node if it has more than ``MAX_DISPLAYED_NODES``."""
     texts: dict[int, str] = {}
