@@ -19,7 +19,7 @@ from neonlite.array_api.elementwise import multiply, select
 from neonlite.array_api.linalg import matmul, vecdot
 from neonlite.array_api.manipulation import concat, moveaxis, permute_dims, reshape
 from neonlite.messages import NO_COMPLEX, describe
-from neonlite.name_hints import ARRAY, add_hints
+from neonlite.name_hints import TABLES, add_hints
 from neonlite.numpy_methods import REDUCTIONS, UFUNC_REDUCTIONS, accepts, evaluate
 from neonlite.ops import OP_TABLE, SYNONYMS
 from neonlite.optree import Operand
@@ -280,10 +280,6 @@ def _reshape(self: Array, *shape: Any) -> Array:
     return manipulation.reshape(self, shape[0] if len(shape) == 1 else shape)
 
 
-def _format(self: Array, spec: str) -> str:
-    return format(self.item(), spec) if spec else repr(self)
-
-
 def _astype(self: Array, dtype: Any, *, copy: bool = True, device: str | None = None) -> Array:
     """Return the array cast to a dtype, which is a keyword in NumPy's method: ``x.astype(dtype=xp.float64)``."""
     return data_types.astype(self, dtype, copy=copy, device=device)
@@ -294,14 +290,6 @@ def _round(self: Array, digits: int = 0) -> Array:
     if not digits:
         return elementwise.round(self)
     return result(reductions.numeric("round", elementwise.REAL, self).operand.round(digits), self.ndim, None, self)
-
-
-def _divmod(self: Array, other: Any) -> tuple[Array, Array]:
-    return self // other, self % other
-
-
-def _reflected_divmod(self: Array, other: Any) -> tuple[Array, Array]:
-    return other // self, other % self
 
 
 def _with_positional_axis(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -384,13 +372,11 @@ def install(functions: dict[str, Callable[..., Any]], linalg: dict[str, Callable
         "__setitem__": manipulation.assign,
         "__reduce__": _reduce,
     }
-    methods |= {"__format__": _format, "__round__": _round, "__divmod__": _divmod}
-    methods["__rdivmod__"] = _reflected_divmod
     methods |= {"astype": _astype, "clip": elementwise.clip, "reshape": _reshape, "round": _round}
     methods |= {"__array_ufunc__": array_ufunc, "__array_function__": array_function}
     for name, method in methods.items():
         setattr(Array, name, method)
-    add_hints(ARRAY)(Array)
+    add_hints(TABLES["ARRAY"])(Array)
     for prefix, group in {"xp": functions, "xp.linalg": linalg}.items():
         calls = {name: required_arguments(function) for name, function in group.items()}
         add_hints({f"{prefix}.{name}({', '.join(x)})": name for name, x in calls.items() if x[:1] == ["x"]})(Array)

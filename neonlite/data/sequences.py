@@ -18,7 +18,7 @@ from neonlite.backend.batch_size import complete_batch_size
 from neonlite.backend.tensor import OneHot
 from neonlite.backend.validation import instance, integer
 from neonlite.data.iterator import IteratorState, Minibatch, ResumableIterator, check_all_finite
-from neonlite.data.minibatches import BufferPool, Epoch, random_bits
+from neonlite.data.minibatches import BufferPool, Epoch, bounded_integers, random_bits
 from neonlite.typing import ArrayLike, is_real_array
 
 Array = NDArray[Any]
@@ -269,7 +269,7 @@ def to_uniform(random_bits: RandomBits) -> NDArray[np.float64]:
 
 def to_integers(random_bits: RandomBits, low: int, high: int) -> NDArray[np.int64]:
     """Return integers from low to high: ``low + floor(bits / 2^32) (high - low + 1) // 2^32``."""
-    return low + ((random_bits >> 32) * np.uint64(high - low + 1) >> 32).astype(np.int64)
+    return low + bounded_integers(random_bits, high - low + 1)
 
 
 def to_bits(random_bits: RandomBits, count: int) -> NDArray[np.uint8]:

@@ -141,6 +141,7 @@ class BinaryLinear(Linear):
 
 # --- compound layers: Affine, Conv, Deconv and BinaryAffine, lists of a layer, bias or batch norm, and activation ---
 
+Windows = tuple[WindowSizes, WindowSizes, WindowSizes, WindowSizes]  # fshape, strides, padding and dilation
 RECTIFIERS = (Rectlin, Explin, SiLU, GELU)  # activations for which weights are initialized by Kaiming
 
 
@@ -298,7 +299,33 @@ class BinaryAffine(CompoundLayer):
         self.add_layers(BinaryLinear(nout, self.use_defaults(init), name=name))
 
 
-class Conv(CompoundLayer):
+class ImageCompoundLayer(CompoundLayer):
+    """Base class of ``Conv`` and ``Deconv``."""
+
+    weights_are_columns = True
+
+    def __init__(
+        self,
+        fshape: WindowSizes,
+        init: InitLike | None = None,
+        strides: WindowSizes = 1,
+        padding: WindowSizes = 0,
+        dilation: WindowSizes = 1,
+        bias: InitLike | bool | None = None,
+        batch_norm: bool = False,
+        activation: ActivationLike | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(bias, batch_norm, activation, name)
+        init = self.use_defaults(init)
+        self.add_layers(self.first_layer((fshape, strides, padding, dilation), init, name))
+
+    def first_layer(self, windows: Windows, init: InitLike, name: str | None) -> Layer:
+        """Return the layer with the weights; ``windows``: fshape, strides, padding and dilation."""
+        raise NotImplementedError
+
+
+class Conv(ImageCompoundLayer):
     """``f(W * x + b)``: a Convolution or Convolution_bias, and a BatchNorm and Activation if requested.
 
     Parameters
@@ -319,32 +346,14 @@ class Conv(CompoundLayer):
     ['edges', 'edges_Rectlin']
     """
 
-    weights_are_columns = True
-
-    def __init__(
-        self,
-        fshape: WindowSizes,
-        init: InitLike | None = None,
-        strides: WindowSizes = 1,
-        padding: WindowSizes = 0,
-        dilation: WindowSizes = 1,
-        bias: InitLike | bool | None = None,
-        batch_norm: bool = False,
-        activation: ActivationLike | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(bias, batch_norm, activation, name)
-        init, bias = self.use_defaults(init), self.bias
-        self.bias = None  # the first layer includes it
-        windows = fshape, strides, padding, dilation
-        self.add_layers(
-            Convolution(*windows, init, name=name)
-            if bias is None
-            else Convolution_bias(*windows, init, name=name, bias=bias)
-        )
+    def first_layer(self, windows: Windows, init: InitLike, name: str | None) -> Layer:
+        bias, self.bias = self.bias, None  # the first layer includes it
+        if bias is None:
+            return Convolution(*windows, init, name=name)
+        return Convolution_bias(*windows, init, name=name, bias=bias)
 
 
-class Deconv(CompoundLayer):
+class Deconv(ImageCompoundLayer):
     """A transposed convolution: a Deconvolution, and a Bias, BatchNorm and Activation if requested.
 
     Parameters
@@ -363,22 +372,8 @@ class Deconv(CompoundLayer):
     ['up', 'up_bias']
     """
 
-    weights_are_columns = True
-
-    def __init__(
-        self,
-        fshape: WindowSizes,
-        init: InitLike | None = None,
-        strides: WindowSizes = 1,
-        padding: WindowSizes = 0,
-        dilation: WindowSizes = 1,
-        bias: InitLike | bool | None = None,
-        batch_norm: bool = False,
-        activation: ActivationLike | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(bias, batch_norm, activation, name)
-        self.add_layers(Deconvolution(fshape, strides, padding, dilation, self.use_defaults(init), name=name))
+    def first_layer(self, windows: Windows, init: InitLike, name: str | None) -> Layer:
+        return Deconvolution(*windows, init, name=name)
 
 
 def find_layers(where: str, network: LayerContainer, layers: Sequence[str | Layer | Sequence[Layer]]) -> list[Layer]:
