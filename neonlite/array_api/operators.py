@@ -367,13 +367,9 @@ def install(functions: dict[str, Callable[..., Any]], linalg: dict[str, Callable
     for module, names in METHODS.items():
         for method in names:
             setattr(Array, method, _with_positional_axis(getattr(module, method)))
-    methods: dict[str, Any] = {
-        "__getitem__": manipulation.get,
-        "__setitem__": manipulation.assign,
-        "__reduce__": _reduce,
-    }
+    methods: dict[str, Any] = {"__getitem__": manipulation.get, "__setitem__": manipulation.assign}
+    methods |= {"__reduce__": _reduce, "__array_ufunc__": array_ufunc, "__array_function__": array_function}
     methods |= {"astype": _astype, "clip": elementwise.clip, "reshape": _reshape, "round": _round}
-    methods |= {"__array_ufunc__": array_ufunc, "__array_function__": array_function}
     for name, method in methods.items():
         setattr(Array, name, method)
     add_hints(TABLES["ARRAY"])(Array)

@@ -50,12 +50,8 @@ class Corpus(NamedIterators[Text]):
     """
 
     def __init__(self, name: str, texts: Mapping[str, str], time_steps: int, **options: object) -> None:
-        self.name, self.texts, self.time_steps, self.options = (
-            name,
-            dict(texts),
-            time_steps,
-            cast(dict[str, Any], options),
-        )
+        self.name, self.texts, self.time_steps = name, dict(texts), time_steps
+        self.options = cast(dict[str, Any], options)
         tokenizer = get_tokenizer(self.options.get("tokenizer"))
         if self.options.get("vocab") is None:
             tokens = set().union(

@@ -549,13 +549,8 @@ class Ticker(GeneratedIterator):
     def __init__(self, task: Task, ndata: int = 10_000, seed: int | None = None, name: str | None = None) -> None:
         instance("Ticker: task", task, Task, "a task, such as CopyTask(),")
         super().__init__(ndata, seed, name)
-        self.task, self.num_random, self.shape, self.nclass = (
-            task,
-            task.num_random,
-            (task.nin, task.time_steps),
-            task.nout,
-        )
-        self.nout = task.nout
+        self.task, self.num_random, self.shape = task, task.num_random, (task.nin, task.time_steps)
+        self.nclass = self.nout = task.nout
         self._buffers = [
             SequenceBuffers(self.be, features, task.time_steps, f"{self.name}.{label}")
             for label, features in (("inputs", task.nin), ("targets", task.nout), ("mask", 1))

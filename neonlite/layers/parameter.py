@@ -157,10 +157,8 @@ class ParameterLayer(Layer):
         super().allocate(shared_outputs)
         self.allocate_parameters()
         for spec, parameter in zip(self.parameter_specs(), self.parameters, strict=True):
-            meaning, way_out = (
-                f" for inputs of shape {self.in_shape}",
-                ", allocated for other inputs. Create a new layer.",
-            )
+            meaning = f" for inputs of shape {self.in_shape}"
+            way_out = ", allocated for other inputs. Create a new layer."
             check_shape(f"{self.name}: {spec.name}", parameter, spec.shape, meaning, way_out)
         if accumulate_updates and not self.grad_accumulators:
             self.grad_accumulators = [self.be.zeros_like(x, name=f"{x.name}, accumulated") for x in self.gradients]
