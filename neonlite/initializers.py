@@ -15,7 +15,7 @@ from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.objects import declare_builtin
 from neonlite.backend.validation import by_name, check_attributes, check_boolean_fields, checked_dataclass, instance
 from neonlite.messages import describe
-from neonlite.name_hints import TABLES, add_hints, module_getattr
+from neonlite.name_hints import INITIALIZER, add_hints, module_getattr
 from neonlite.typing import ArrayLike
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if not TYPE_CHECKING:
     __getattr__ = module_getattr(__name__)
 
 
-@add_hints(TABLES["INITIALIZER"])
+@add_hints(INITIALIZER)
 class Initializer(NervanaObject):
     """Base class of initializers, which fill tensors. Subclasses implement ``values(param)``."""
 

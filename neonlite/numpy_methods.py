@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from neonlite.messages import describe
-from neonlite.name_hints import TABLES, add_hints, hide_unknown
+from neonlite.name_hints import OPERAND, add_hints, hide_unknown
 from neonlite.ops import OP_TABLE, SYNONYMS
 from neonlite.ops.functions import Shape
 from neonlite.tree_structure import Info, info_of
@@ -391,7 +391,7 @@ for _name, (_doc, _axis) in REDUCTIONS.items():
 
 # --- attributes of NumPy and PyTorch that are named otherwise ---
 
-add_hints(TABLES["OPERAND"])(ArrayMethods)
+add_hints(OPERAND)(ArrayMethods)
 for _op in OP_TABLE:
     if _op.kind == "elementwise":
         _call = f"be.{_op.method}({', '.join(['{t}', 'x', 'y'][: _op.arity])})"

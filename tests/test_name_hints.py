@@ -707,7 +707,7 @@ def test_the_error_of_an_argument_that_people_type_first_says_what_to_pass(call:
             run(code, scope)
 
 
-@pytest.mark.parametrize("name", [name for names in name_hints.TABLES["CALLBACK"].values() for name in names.split()])
+@pytest.mark.parametrize("name", [name for names in name_hints.CALLBACK.values() for name in names.split()])
 def test_a_callback_with_an_event_of_another_library_is_refused(name: str) -> None:
     with pytest.raises(TypeError, match=f"got {name}, which is never called. Define on_") as caught:
         type("Own", (nl.callbacks.Callback,), {name: lambda self, *args: None})
@@ -737,14 +737,13 @@ def test_the_functions_of_the_array_api_that_are_not_methods_of_arrays_are_in_th
 
 
 TABLES = {
-    owner: name_hints.TABLES[name]
-    for owner, name in {
-        "nl": "NAMESPACE", "be": "BACKEND", "xp": "ARRAY_API", "t": "OPERAND", "tree": "OPERAND", "x": "ARRAY",
-        "model": "MODEL", "layer": "LAYER", "block": "LAYER_LIST", "optimizer": "OPTIMIZER", "schedule": "SCHEDULE",
-        "data": "DATA", "dataset": "DATASET", "history": "HISTORY", "cost": "COST",
-        "generalized_cost": "GENERALIZED_COST", "metric": "METRIC", "transform": "TRANSFORM",
-        "initializer": "INITIALIZER", "autodiff": "AUTODIFF", "rng": "GENERATOR",
-    }.items()
+    "nl": name_hints.NAMESPACE, "be": name_hints.BACKEND, "xp": name_hints.ARRAY_API, "t": name_hints.OPERAND,
+    "tree": name_hints.OPERAND, "x": name_hints.ARRAY, "model": name_hints.MODEL, "layer": name_hints.LAYER,
+    "block": name_hints.LAYER_LIST, "optimizer": name_hints.OPTIMIZER, "schedule": name_hints.SCHEDULE,
+    "data": name_hints.DATA, "dataset": name_hints.DATASET, "history": name_hints.HISTORY,
+    "cost": name_hints.COST, "generalized_cost": name_hints.GENERALIZED_COST,
+    "metric": name_hints.METRIC, "transform": name_hints.TRANSFORM, "initializer": name_hints.INITIALIZER,
+    "autodiff": name_hints.AUTODIFF, "rng": name_hints.GENERATOR,
 }  # fmt: skip
 
 

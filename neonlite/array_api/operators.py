@@ -19,7 +19,7 @@ from neonlite.array_api.elementwise import multiply, select
 from neonlite.array_api.linalg import matmul, vecdot
 from neonlite.array_api.manipulation import concat, moveaxis, permute_dims, reshape
 from neonlite.messages import NO_COMPLEX, describe
-from neonlite.name_hints import TABLES, add_hints
+from neonlite.name_hints import ARRAY, add_hints
 from neonlite.numpy_methods import REDUCTIONS, UFUNC_REDUCTIONS, accepts, evaluate
 from neonlite.ops import OP_TABLE, SYNONYMS
 from neonlite.optree import Operand
@@ -372,7 +372,7 @@ def install(functions: dict[str, Callable[..., Any]], linalg: dict[str, Callable
     methods |= {"astype": _astype, "clip": elementwise.clip, "reshape": _reshape, "round": _round}
     for name, method in methods.items():
         setattr(Array, name, method)
-    add_hints(TABLES["ARRAY"])(Array)
+    add_hints(ARRAY)(Array)
     for prefix, group in {"xp": functions, "xp.linalg": linalg}.items():
         calls = {name: required_arguments(function) for name, function in group.items()}
         add_hints({f"{prefix}.{name}({', '.join(x)})": name for name, x in calls.items() if x[:1] == ["x"]})(Array)

@@ -20,7 +20,7 @@ from neonlite.backend.tensor import Tensor
 from neonlite.backend.transaction import on_failure
 from neonlite.backend.validation import integer
 from neonlite.messages import describe
-from neonlite.name_hints import TABLES, add_hints, module_getattr
+from neonlite.name_hints import GENERATOR, add_hints, module_getattr
 from neonlite.ops.functions import Shape, broadcast_shapes, can_broadcast
 from neonlite.tree_structure import RandomSource, is_inside, refuse_in_trace, traces
 from neonlite.typing import BackendBase, NumPyArray, Untracked
@@ -59,7 +59,7 @@ class Reservation:
         """Do nothing after a run."""
 
 
-@add_hints(TABLES["GENERATOR"])
+@add_hints(GENERATOR)
 class Generator(Untracked):
     """A generator of random arrays: each call of a method draws the next numbers of its stream.
 

@@ -38,7 +38,7 @@ from neonlite.backend.runtimes.meta import MetaRuntime
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import called_from, checks_arguments, integer, one_of
 from neonlite.gradcheck import check_grad
-from neonlite.name_hints import TABLES, add_hints
+from neonlite.name_hints import BACKEND, add_hints
 from neonlite.optree import Operand
 from neonlite.tree_structure import MAX_STRUCTURE_BYTES, structure_bytes
 from neonlite.typing import FLOAT_DTYPES, BackendBase, DTypeLike
@@ -215,7 +215,7 @@ class HistogramMethods(BackendBase):
 # --- the backend ---
 
 
-@add_hints(TABLES["BACKEND"])
+@add_hints(BACKEND)
 class Backend(
     BatchSizeMethods,
     ShapeMethods,

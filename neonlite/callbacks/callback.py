@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from neonlite.backend import NervanaObject
 from neonlite.backend.validation import check_keys, expected_argument, integer, with_attributes
 from neonlite.callbacks.history import History
-from neonlite.name_hints import TABLES, look_up
+from neonlite.name_hints import CALLBACK, look_up
 from neonlite.typing import Model
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Callback(NervanaObject, CallbackBase):
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         for name in vars(cls):
-            if (event := look_up(TABLES["CALLBACK"], name)) is not None:
+            if (event := look_up(CALLBACK, name)) is not None:
                 raise TypeError(
                     f"{cls.__name__}: expected methods of Callback, got {name}, which is never called. Define {event}."
                 )

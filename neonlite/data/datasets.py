@@ -21,7 +21,7 @@ from neonlite.data.iterator import ArrayIterator, NervanaDataIterator
 from neonlite.data.minibatches import Augmentation
 from neonlite.data.text import clean_string, get_paddedXY, read_text
 from neonlite.messages import truncate_message
-from neonlite.name_hints import TABLES, add_hints
+from neonlite.name_hints import DATASET, add_hints
 
 PACKAGE_DATA_DIR = Path(__file__).parent / "files"
 DEBIAN_DATA_DIR = Path("/usr/share/datasets")
@@ -69,7 +69,7 @@ class NamedIterators(Generic[DataIterator]):
         return self.get_iterator("test")
 
 
-@add_hints(TABLES["DATASET"])
+@add_hints(DATASET)
 @dataclass(frozen=True, eq=False)
 class Dataset(NamedIterators[ArrayIterator]):
     """A data set of labeled rows, split into a training part and a test part.

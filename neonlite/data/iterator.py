@@ -16,7 +16,7 @@ from neonlite.backend.validation import check_number, integer
 from neonlite.data import minibatches
 from neonlite.encoders import WAYS_OUT, check_unmasked, holds_pairs, names_of_columns, refuse_unread
 from neonlite.messages import describe, listed, wording
-from neonlite.name_hints import TABLES, add_hints
+from neonlite.name_hints import DATA, add_hints
 from neonlite.typing import ArrayLike, ShapeLike, is_float_array, is_real_array
 
 PAIRS_WAY_OUT = (
@@ -29,7 +29,7 @@ MinibatchPart: TypeAlias = "Tensor | Sequence[MinibatchPart]"  # several inputs 
 Minibatch: TypeAlias = "tuple[Tensor | Any, Tensor | Any]"
 
 
-@add_hints(TABLES["DATA"])
+@add_hints(DATA)
 class NervanaDataIterator(NervanaObject):
     """Base class of data iterators: iterating over one yields the minibatches (inputs, targets) of an epoch.
 

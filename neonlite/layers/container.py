@@ -16,7 +16,7 @@ from neonlite.layers.layer import USE_CALL, Layer, LayerInput, Terminal, set_tra
 from neonlite.layers.parameter import ParameterLayer, TensorAttribute, allocate_parameters
 from neonlite.layers.summary import walk_layers
 from neonlite.messages import describe
-from neonlite.name_hints import TABLES, add_hints
+from neonlite.name_hints import LAYER_LIST, add_hints
 from neonlite.transforms import Transform
 from neonlite.tree_structure import refuse_in_trace
 from neonlite.typing import LayerShapes, Untracked
@@ -476,7 +476,7 @@ def has_builtin_steps(layer: Layer) -> bool:
     return has_builtin_method(type(layer), "fprop") and has_builtin_method(type(layer), "bprop")
 
 
-@add_hints(TABLES["LAYER_LIST"])
+@add_hints(LAYER_LIST)
 class LayerList(list[Any]):
     """Base class of lists of layers, such as Affine: a list that prints with its class."""
 

@@ -11,7 +11,7 @@ from neonlite.backend.validation import check_number, check_numbers, from_name, 
 from neonlite.layers.buffers import BufferOwner, Tensors, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer
 from neonlite.messages import describe
-from neonlite.name_hints import TABLES, add_hints
+from neonlite.name_hints import GENERALIZED_COST, add_hints
 from neonlite.optree import Operand
 from neonlite.transforms import Cost, Softmax
 from neonlite.transforms.functions import COSTS
@@ -19,7 +19,7 @@ from neonlite.transforms.transform import Outputs, Targets
 from neonlite.typing import NativeArray
 
 
-@add_hints(TABLES["GENERALIZED_COST"])
+@add_hints(GENERALIZED_COST)
 class GeneralizedCost(BufferOwner):
     """The mean of a cost function over the columns of the outputs, and its derivative.
 

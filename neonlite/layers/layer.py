@@ -35,7 +35,7 @@ from neonlite.layers.inference import InferenceProgram, inference
 from neonlite.layers.summary import Summary, summarize
 from neonlite.layers.weights import WeightOwner, accumulates
 from neonlite.messages import describe
-from neonlite.name_hints import TABLES, add_hints
+from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
 from neonlite.tree_structure import RandomSource, rebuild, refuse_in_trace, untraced, use_in_trace
 from neonlite.typing import HasShape, LayerShape, LayerShapes
@@ -53,7 +53,7 @@ def overridable(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[
     return method
 
 
-@add_hints(TABLES["LAYER"])
+@add_hints(LAYER)
 class Layer(WeightOwner):
     """Base class of layers, which map inputs (F, N) to outputs (K, N).
 

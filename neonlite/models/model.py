@@ -24,7 +24,7 @@ from neonlite.models.fit import FitMethods
 from neonlite.models.predict import PredictionMethods
 from neonlite.models.training import nonfinite, shortened_list
 from neonlite.models.training_state import TrainingState, write_checkpoint
-from neonlite.name_hints import TABLES, add_hints
+from neonlite.name_hints import MODEL, add_hints
 from neonlite.optimizers import Optimizer
 from neonlite.transforms import Cost
 from neonlite.typing import ArrayLike, LayerShapes, ShapeLike
@@ -32,7 +32,7 @@ from neonlite.typing import ArrayLike, LayerShapes, ShapeLike
 SAVED_ARGUMENTS = ("layers", "dataset", "weights_only", "name", "optimizer")  # constructor arguments in a checkpoint
 
 
-@add_hints(TABLES["MODEL"])
+@add_hints(MODEL)
 class Model(FitMethods, PredictionMethods):
     """A network with the methods that train it, evaluate it, predict with it, and save it.
 

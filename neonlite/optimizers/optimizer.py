@@ -29,7 +29,7 @@ from neonlite.backend.validation import boolean, check_attributes, check_boolean
 from neonlite.functions import match
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
-from neonlite.name_hints import TABLES, add_hints
+from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule, counts_updates
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.programs import Program, Trace, flatten, label_leaves, operand_of, tracing, unflatten
@@ -50,7 +50,7 @@ NON_NEGATIVE_FIELDS = ("learning_rate", "wdecay", "epsilon")
 LIMIT_FIELDS = ("gradient_clip_norm", "gradient_clip_value", "param_clip_value")  # positive, or None
 
 
-@add_hints(TABLES["OPTIMIZER"])
+@add_hints(OPTIMIZER)
 class Optimizer(NervanaObject):
     """Base class of optimizers, which update the parameters of layers from their gradients.
 

@@ -19,11 +19,11 @@ from neonlite.backend.validation import (
     with_attributes,
 )
 from neonlite.messages import describe
-from neonlite.name_hints import TABLES, add_hints
+from neonlite.name_hints import SCHEDULE, add_hints
 from neonlite.optree import Operand
 
 
-@add_hints(TABLES["SCHEDULE"])
+@add_hints(SCHEDULE)
 class Schedule(NervanaObject):
     """Constant learning rate, and base class of schedules, which implement ``get_learning_rate``.
 

@@ -10,7 +10,7 @@ from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.batch_size import draw_samples
 from neonlite.backend.validation import check_number
 from neonlite.messages import describe
-from neonlite.name_hints import TABLES, add_hints
+from neonlite.name_hints import COST, METRIC, TRANSFORM, add_hints
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.typing import ArrayLike, OperandLike, ShapeLike
 
@@ -26,7 +26,7 @@ Outputs = Operand | Sequence[Operand]  # outputs of a metric; several for Object
 Targets: TypeAlias = "Operand | Sequence[Targets]"  # of a metric: targets, (targets, mask), or those of several outputs
 
 
-@add_hints(TABLES["TRANSFORM"])
+@add_hints(TRANSFORM)
 class Transform(NervanaObject):
     """Base class of activation functions: ``f(x)`` returns an op-tree of x's shape.
 
@@ -135,7 +135,7 @@ class Transform(NervanaObject):
         return x
 
 
-@add_hints(TABLES["COST"])
+@add_hints(COST)
 class Cost(NervanaObject):
     """Base class of cost functions: ``cost(y, t)`` of outputs and targets (F, N) is one value per column, (1, N).
 
@@ -215,7 +215,7 @@ class Cost(NervanaObject):
         return build_derivative(lambda y: self(y, constant), y)
 
 
-@add_hints(TABLES["METRIC"])
+@add_hints(METRIC)
 class Metric(NervanaObject):
     """Base class of metrics: ``metric(y, t)`` returns a float, or an array with one element per metric name.
 
