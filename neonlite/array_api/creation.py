@@ -9,14 +9,7 @@ import numpy as np
 
 from neonlite import typing
 from neonlite.array_api.array import Array, as_dtype, check_device, from_numpy, new_array, padded
-from neonlite.array_api.data_types import (
-    as_integers,
-    as_number,
-    check_arrays,
-    convert,
-    from_dlpack as copy_from_dlpack,
-    to_dtype,
-)
+from neonlite.array_api.data_types import as_integers, as_number, check_arrays, convert, dlpack_values, to_dtype
 from neonlite.array_api.manipulation import stack
 from neonlite.backend.validation import checks_names
 from neonlite.optree import Operand
@@ -119,7 +112,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     be = backend_on(device)
     if copy is False:
         raise BufferError("from_dlpack: expected copy=True or None, as the values are copied; got False.")
-    return x.__copy__() if isinstance(x, Array) else from_numpy(be, copy_from_dlpack(be, x))
+    return x.__copy__() if isinstance(x, Array) else from_numpy(be, dlpack_values(be, x))
 
 
 def empty(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None = None) -> Array:

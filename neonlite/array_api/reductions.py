@@ -9,18 +9,7 @@ import numpy as np
 
 from neonlite.array_api.array import BOOL, Array, as_dtype, from_numpy, same, with_shape
 from neonlite.array_api.data_types import as_array, check_array, check_arrays, to_dtype
-from neonlite.array_api.elementwise import (
-    FLOAT,
-    REAL,
-    check_kind,
-    equal,
-    minimum,
-    not_equal,
-    pow,
-    select,
-    sqrt,
-    subtract,
-)  # fmt: skip
+from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, equal, minimum, not_equal, pow, select, sqrt
 from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, reshape, take
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
@@ -656,5 +645,5 @@ def diff(
         x = concat([part for part in (prepend, x, append) if part is not None], axis=i)
     head, tail = (slice(None),) * i + (slice(-1),), (slice(None),) * i + (slice(1, None),)
     for _ in range(n):
-        x = not_equal(x[tail], x[head]) if x.dtype == BOOL else subtract(x[tail], x[head])
+        x = not_equal(x[tail], x[head]) if x.dtype == BOOL else x[tail] - x[head]
     return same(x)
