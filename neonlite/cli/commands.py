@@ -143,7 +143,7 @@ def load_data(
     """
     from neonlite.backend import current_backend
     from neonlite.data import DATASETS
-    from neonlite.data.corpora import load_corpus
+    from neonlite.data.datasets import load_corpus
 
     if name == "text":
         options = {key: metadata[key] for key in ("vocab", "time_steps") if metadata and key in metadata}

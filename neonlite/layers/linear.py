@@ -74,6 +74,9 @@ class Linear(BatchSumLayer):
         return self.be.dot(self.W, x)
 
 
+# --- how it is made fast, and the rest ---
+
+
 class Bias(ParameterLayer):
     """``x + b``, with one b for each feature, or for each channel of images (C, H, W).
 
@@ -537,10 +540,6 @@ class PositionalEncoding(Layer):
         super().configure(in_obj)
         self.out_shape = self._check_sequence_shape()
         return self
-
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        self.allocate_parameters()
 
     def allocate_parameters(self) -> None:
         F, T = self.in_shape

@@ -155,7 +155,6 @@ class ParameterLayer(Layer):
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the buffer of the outputs, and the parameters unless the network has allocated them."""
         super().allocate(shared_outputs)
-        self.allocate_parameters()
         for spec, parameter in zip(self.parameter_specs(), self.parameters, strict=True):
             meaning = f" for inputs of shape {self.in_shape}"
             way_out = ", allocated for other inputs. Create a new layer."

@@ -254,7 +254,6 @@ class RecurrentBase(ParameterLayer):
         if self.saved_batch_size != self.be.bsz and (self.outputs is not None or not self.saved_batch_size):
             self.reset()  # but keep a state from set_state; before the first allocation of any batch size
         super().allocate(shared_outputs, accumulate_updates)
-        self.allocate_parameters()
         self.state_tensors(self.be.bsz)
         self.initial_states, self.initial_errors = (
             [self.buffer(f"{label} {name}", self.nout) for name in self.state_names]
