@@ -183,7 +183,7 @@ class Transform(Generic[P, R]):
         Derivation
             The derivation, as of ``tree.derivation``.
         """
-        from neonlite.derivation import derive  # when first used
+        from neonlite.explorer import derive  # when first used
 
         def derive_call(*xs: Any, **more: Any) -> Derivation:
             call, result = differentiated_call(self.__name__, f, xs, more, *options)
