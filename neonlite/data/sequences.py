@@ -79,7 +79,7 @@ class TokenIterator(ResumableIterator):
     time_steps = 1
     get_prev_target = False
 
-    def create_buffers(self, sizes: Sequence[int], onehot_input: bool) -> None:
+    def _create_buffers(self, sizes: Sequence[int], onehot_input: bool) -> None:
         """Create the buffers of inputs, previous targets and targets, given the sizes of their vocabularies."""
         labels = (("inputs", onehot_input), ("previous", onehot_input), ("targets", True))
         self._inputs, self._previous, self._targets = (
@@ -608,7 +608,7 @@ class Reversal(GeneratedIterator, TokenIterator):
         self.time_steps = self.num_random = integer(f"{self.name}: length", length)
         self.nclass = integer(f"{self.name}: vocab", vocab)
         self.onehot_input, self.get_prev_target = bool(onehot_input), bool(get_prev_target)
-        self.create_buffers([self.nclass] * 3, onehot_input)
+        self._create_buffers([self.nclass] * 3, onehot_input)
 
     def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         largest = (self.nclass or 1) - 1

@@ -233,7 +233,7 @@ class Text(ContiguousIterator, TokenIterator):
         self.index_to_token = dict(enumerate(self.vocab))
         self.token_ids = tokens_to_ids(self.name, tokens, self.token_to_index)
         self.length = len(self.token_ids) - 1
-        self.create_buffers([self.nclass] * 3, onehot_input)
+        self._create_buffers([self.nclass] * 3, onehot_input)
         if self.be.bsz:
             self._current_epoch()
 
@@ -449,7 +449,7 @@ class TextNMT(TokenIterator):
         arrays, mask = self._encode_pairs(sentences)
         self.sources = [RowSource(self.be, array, True) for array in arrays]
         self._mask_source = RowSource(self.be, mask, True)
-        self.create_buffers((len(self.s_vocab), self.nclass, self.nclass), onehot_input)
+        self._create_buffers((len(self.s_vocab), self.nclass, self.nclass), onehot_input)
         self._mask = MinibatchBuffers(self.be, (1, self.time_steps), f"{self.name}.mask")
         if self.be.bsz:
             self._current_epoch()

@@ -219,7 +219,7 @@ class LayerContainer(Layer):
             if isinstance(layer, LayerContainer):
                 layer.take_layers()
 
-    def start_fprop(self, beta: float) -> None:
+    def _start_fprop(self, beta: float) -> None:
         """Refuse scaling; allocate the buffers of the network if there are none; and no ``bprop`` follows a failure."""
         self.reject_scaling(beta)
         self.can_backprop = False
@@ -367,7 +367,7 @@ class Sequential(LayerContainer):
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of all layers, and return those of the last one. Missing buffers are allocated."""
         refuse_in_trace("a network's fprop", USE_CALL)
-        self.start_fprop(beta)
+        self._start_fprop(beta)
         x: Tensor | Any = inputs
         for layer in self.layers:
             x = layer.fprop(x if has_builtin_steps(layer) else copy_tensors(x), inference)

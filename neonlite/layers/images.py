@@ -99,12 +99,12 @@ class ImageLayer(Layer):
 
     def formula(self, x: Tensor) -> Operand:
         """Return the outputs for images x, with five axes if x has five axes, else as columns."""
-        z = self.image_formula(self.be.reshape(x, (*self.input_dims, x.shape[-1])))
+        z = self._image_formula(self.be.reshape(x, (*self.input_dims, x.shape[-1])))
         return z if x.ndim > 2 else self.be.reshape(z, (-1, z.shape[-1]))
 
-    def image_formula(self, x: Operand) -> Operand:
+    def _image_formula(self, x: Operand) -> Operand:
         """Return the outputs (K, M, P, Q, N) for images (C, D, H, W, N)."""
-        raise NotImplementedError(f"{self.classnm}: expected image_formula(x). Implement it.")
+        raise NotImplementedError(f"{self.classnm}: expected _image_formula(x). Implement it.")
 
     def input_sizes(self, names: str = "CDHW") -> dict[str, int]:
         """Return the sizes of the inputs by name.
@@ -256,7 +256,7 @@ class Convolution(ConvolutionBase):
     def make_layer_object(self, N: int) -> ConvLayer:
         return self.be.conv_layer(self.be.default_dtype, N, **self.input_sizes(), **self.conv_params())
 
-    def image_formula(self, x: Operand) -> Operand:
+    def _image_formula(self, x: Operand) -> Operand:
         """Return the convolution of the images with W."""
         return self.be.conv(x, self.be.reshape(self.W, self.nglayer.dimF), **self.conv_options())
 
@@ -301,9 +301,9 @@ class Convolution_bias(Convolution):
             ParameterSpec("weight_bias", "grad_bias", (self.filter_sizes["K"], 1), self.bias),
         ]
 
-    def image_formula(self, x: Operand) -> Operand:
+    def _image_formula(self, x: Operand) -> Operand:
         """Return the convolution of the images with W, plus ``weight_bias``."""
-        return super().image_formula(x) + self.be.reshape(self.weight_bias, (-1, 1, 1, 1, 1))
+        return super()._image_formula(x) + self.be.reshape(self.weight_bias, (-1, 1, 1, 1, 1))
 
 
 class Deconvolution(ConvolutionBase):
@@ -339,7 +339,7 @@ class Deconvolution(ConvolutionBase):
         """The dimensions (C, D, H, W) of the outputs."""
         return tuple(self.nglayer.dimI[:4])
 
-    def image_formula(self, x: Operand) -> Operand:
+    def _image_formula(self, x: Operand) -> Operand:
         """Return the transposed convolution of the images with W."""
         return self.be.deconv(x, self.be.reshape(self.W, self.nglayer.dimF), **self.conv_options())
 
@@ -400,7 +400,7 @@ class Pooling(ImageLayer):
         params = self.window_params("T" in window, strides=("str", strides), padding=("pad", self.padding))
         return self.be.pool_layer(self.be.default_dtype, self.op, N, **image, **window, **params)
 
-    def image_formula(self, x: Operand) -> Operand:
+    def _image_formula(self, x: Operand) -> Operand:
         """Return the maximum, mean or norm of each window."""
         be, g = self.be, self.nglayer
         padding = [(n, n) for n in g.padding]
@@ -447,7 +447,7 @@ class LRN(ImageLayer):
     def make_layer_object(self, N: int) -> LRNLayer:
         return self.be.lrn_layer(self.be.default_dtype, N, **self.input_sizes(), J=self.depth)
 
-    def image_formula(self, x: Operand) -> Operand:
+    def _image_formula(self, x: Operand) -> Operand:
         """Return ``alpha x denom^-bpower``."""
         return self.alpha * self.be.lrn(x, self.nglayer.J, self.ascale, self.bpower)
 

@@ -321,9 +321,9 @@ class ImageCompoundLayer(CompoundLayer):
     ) -> None:
         super().__init__(bias, batch_norm, activation, name)
         init = self.use_defaults(init)
-        self.add_layers(self.first_layer((fshape, strides, padding, dilation), init, name))
+        self.add_layers(self._first_layer((fshape, strides, padding, dilation), init, name))
 
-    def first_layer(self, windows: Windows, init: InitLike, name: str | None) -> Layer:
+    def _first_layer(self, windows: Windows, init: InitLike, name: str | None) -> Layer:
         """Return the layer with the weights; ``windows``: fshape, strides, padding and dilation."""
         raise NotImplementedError
 
@@ -349,7 +349,7 @@ class Conv(ImageCompoundLayer):
     ['edges', 'edges_Rectlin']
     """
 
-    def first_layer(self, windows: Windows, init: InitLike, name: str | None) -> Layer:
+    def _first_layer(self, windows: Windows, init: InitLike, name: str | None) -> Layer:
         bias, self.bias = self.bias, None  # the first layer includes it
         if bias is None:
             return Convolution(*windows, init, name=name)
@@ -375,7 +375,7 @@ class Deconv(ImageCompoundLayer):
     ['up', 'up_bias']
     """
 
-    def first_layer(self, windows: Windows, init: InitLike, name: str | None) -> Layer:
+    def _first_layer(self, windows: Windows, init: InitLike, name: str | None) -> Layer:
         return Deconvolution(*windows, init, name=name)
 
 

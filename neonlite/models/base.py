@@ -206,7 +206,7 @@ class ModelBase(NervanaObject):
         """The shape of one sample of the inputs, or a list of shapes."""
         return cast("LayerShapes", self.layers.in_shape)
 
-    def check_configured(self, where: str) -> None:
+    def _check_configured(self, where: str) -> None:
         """Raise RuntimeError before ``initialize``."""
         if self.layers.in_shape is None:
             raise RuntimeError(
@@ -278,7 +278,7 @@ class ModelBase(NervanaObject):
         >>> model(be.ones((3, 2))).get()
         array([[6., 6.]], dtype=float32)
         """
-        self.check_configured(self.name)
+        self._check_configured(self.name)
         return cast("Tensor | list[Tensor]", self.layers(x))
 
     def bprop(self, delta: Tensors) -> Deltas:

@@ -308,7 +308,7 @@ class GAN(Model):
         ValueError
             ``n`` is below 1.
         """
-        self.check_configured(f"{self.name}.generate")
+        self._check_configured(f"{self.name}.generate")
         n = integer(f"{self.name}.generate: n", n)
         self.initialize(self.data_shape)
         noise = np.pad(self.get_noise(n), ((0, -n % self.be.bsz), (0, 0)))  # minibatches of one size: equal rounding

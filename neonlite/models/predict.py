@@ -126,7 +126,7 @@ class PredictionMethods(EvaluationMethods):
         """
         where, be, network = f"{self.name}.op_tree", self.be, self.layers
         self.check_can_evaluate()
-        self.check_configured(where)
+        self._check_configured(where)
         rows: Any = X if self.input_encoder is None else self.input_encoder.encode(where, X)
         arrays, _ = read_rows(where, rows, network.in_shape)
         inputs: list[Operand] = []
