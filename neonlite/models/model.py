@@ -435,7 +435,7 @@ def create_model(
     return model
 
 
-# --- GAN: train a generator and a discriminator -------------------------------------------------------------------------
+# --- GAN: train a generator and a discriminator ----------------------------------------------------------------------
 
 # With wgan_train_sched, the discriminator makes WGAN_CRITIC_STEPS steps for each of the first WGAN_WARMUP_STEPS steps
 # of the generator, and for every WGAN_CRITIC_INTERVAL-th step after these.
