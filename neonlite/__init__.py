@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-_LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.messages"}
+_LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.callbacks.loggers"}
 _LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.array_api.operators")
 _LAZY_NAMES |= {"Sequential": "neonlite.layers", "jit": "neonlite.programs", "explore": "neonlite.explorer"}
 _TRANSFORMS = "checkpoint custom_grad grad hessian hvp jacobian jvp stop_gradient value_and_grad vjp vmap"
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         visualize as visualize,
     )
     from neonlite.array_api.operators import einsum as einsum, tensordot as tensordot, transpose as transpose
+    from neonlite.callbacks.loggers import logger as logger
     from neonlite.control_flow import cond as cond, scan as scan, while_loop as while_loop
     from neonlite.explorer import explore as explore
     from neonlite.functions import (
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
         vmap as vmap,
     )
     from neonlite.layers import Sequential as Sequential
-    from neonlite.messages import logger as logger
     from neonlite.models import Model as Model
     from neonlite.programs import jit as jit
 else:

@@ -1,8 +1,7 @@
-"""Text about objects: descriptions in error messages, HTML for notebooks, and the logger."""
+"""Text about objects: descriptions in error messages, and HTML for notebooks."""
 
 from __future__ import annotations
 
-import logging
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -201,30 +200,3 @@ def nested_html(value: Any) -> Html | None:
     """Return the HTML of an object that has one; None for tensors, numbers and other plain values."""
     method = getattr(type(value), "_repr_html_", None) if info_of(value) is None else None
     return Html(method(value)) if method else None
-
-
-# --- the logger of neonlite, with neon's level DISPLAY ---
-
-DISPLAY = 41  # above ERROR, so that messages are shown without a configuration of logging
-
-
-class DisplayLogger(logging.LoggerAdapter[logging.Logger]):
-    """The logger "neonlite" of the standard library, with neon's method ``display``."""
-
-    def display(self, msg: object, *args: object, **kwargs: Any) -> None:
-        """Log a message that is shown by default.
-
-        Parameters
-        ----------
-        msg : str
-            The message, or its format.
-        *args
-            The values of the format.
-        **kwargs
-            Passed to ``logging.Logger.log``.
-        """
-        self.log(DISPLAY, msg, *args, **kwargs)
-
-
-logging.addLevelName(DISPLAY, "DISPLAY")
-logger = DisplayLogger(logging.getLogger("neonlite"), {})

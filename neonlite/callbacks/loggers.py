@@ -420,3 +420,30 @@ class LiveCurves(Callback):
             self.last_update, self.is_current = time.perf_counter(), True
 
     on_train_end = on_interrupt = update
+
+
+# --- the logger of neonlite, with neon's level DISPLAY ---
+
+DISPLAY = 41  # above ERROR, so that messages are shown without a configuration of logging
+
+
+class DisplayLogger(logging.LoggerAdapter[logging.Logger]):
+    """The logger "neonlite" of the standard library, with neon's method ``display``."""
+
+    def display(self, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a message that is shown by default.
+
+        Parameters
+        ----------
+        msg : str
+            The message, or its format.
+        *args
+            The values of the format.
+        **kwargs
+            Passed to ``logging.Logger.log``.
+        """
+        self.log(DISPLAY, msg, *args, **kwargs)
+
+
+logging.addLevelName(DISPLAY, "DISPLAY")
+logger = DisplayLogger(log, {})
