@@ -1,8 +1,9 @@
-"""Measure data-parallel training: scaling efficiency, all-reduce and overlap, beside PyTorch (DistributedDataParallel).
+"""Measure data-parallel training: efficiency, all-reduce, overlap and divided states, beside PyTorch's.
 
 python benchmarks/distributed.py            # ten minutes; writes results/distributed.json and results/distributed.md
 python benchmarks/distributed.py --quick    # a smoke test of a minute; writes nothing
 python benchmarks/distributed.py --only mlp
+python benchmarks/distributed.py --states   # two minutes: divided optimizer states; writes results/states.json and .md
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +34,7 @@ from neonlite.data import ArrayIterator
 from neonlite.distributed import mpiexec_command, world
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import Affine, Conv, GeneralizedCost, Pooling
-from neonlite.optimizers import GradientDescentMomentum
+from neonlite.optimizers import Adam, GradientDescentMomentum
 from neonlite.transforms import CrossEntropyMulti, Rectlin, Softmax
 
 N = 128  # batch size of a rank
@@ -42,6 +44,7 @@ STEPS, WARM_UP = 14, 3  # steps of a sample, and those before it
 MAX_OTHERS = 0.05  # fraction of the CPUs that other processes may use during a sample
 IDLE_SECONDS, PATIENCE = 0.1, 5.0  # a sample starts after the machine was idle for so long; how long to wait for it
 SECONDS = 150  # for a network, and for the sums of a number of ranks
+STATE_SECONDS = 60  # for a network, with divided optimizer states
 ROUNDS, MIN_ROUNDS = 15, 5  # samples of each variant without other processes
 SIZES = {"10 kB": 10_000, "1 MB": 1_000_000, "10 MB": 10_000_000, "40 MB": 40_000_000}
 GOALS = {"cifar": 0.9, "mlp 784-1024-1024-10": 0.8}  # efficiency of two ranks
@@ -60,6 +63,12 @@ the limit of the machine: they share the memory bandwidth, the L3 cache and the 
 "of limit" is "2 alone" / "2 ranks". PyTorch trains by `DistributedDataParallel` with gloo, images with channels last,
 and SGD with momentum 0.9; its steps contain no all-reduce of the cost, which those of neonlite do.
 "× torch" is the time of neonlite / that of PyTorch, of 2 ranks."""
+STATES_NOTE = """\
+Adam on two ranks of one thread, `mpiexec -n 2`: each with the optimizer states of all parameters, and with those of its
+part (`world().shard_states = True`). "states" are the bytes of the states of rank 0 and of rank 1. "peak" is the most
+memory that a rank has used (VmHWM, both ranks), each variant in new processes. A time is the median of samples of 14
+steps, in interleaved rounds, as below for training steps; "ratio" is the median of the ratios within a round."""
+STATE_NETWORKS = NETWORKS | {"mlp 784-12x1024-10": ((784,), [*["affine 1024"] * 12, "classes 10"])}
 REDUCE_NOTE = """\
 Sums of float32 arrays in place: `world().all_reduce`, the same with `deterministic=True` (in the order of the ranks),
 and `torch.distributed.all_reduce` of gloo. Medians of the mean times of several calls, in random order. Two ranks need
@@ -280,6 +289,30 @@ def measure_reductions(comm: Any, quick: bool) -> dict[str, Any]:
     return collect(comm, variants, quick, SECONDS)
 
 
+def measure_states(comm: Any, name: str, quick: bool, only: bool | None) -> dict[str, Any]:
+    """Return the samples of steps, and the bytes of states and the peak of each rank; ``only`` one of the variants."""
+    shape, names = STATE_NETWORKS[name]
+    be, rng = nl.gen_backend("cpu", rng_seed=1, batch_size=N), np.random.default_rng(0)
+    model, cost, optimizer = nl.Model(layers(names)), GeneralizedCost(CrossEntropyMulti()), Adam(learning_rate=RATE)
+    n = 2 * N * (STEPS + WARM_UP)
+    x = rng.standard_normal((n, int(np.prod(shape))), dtype=np.float32)
+    data = ArrayIterator(x, rng.integers(0, 10, n), 10, shape if len(shape) > 1 else None)
+    nbytes = {}
+
+    def fit(is_divided: bool) -> float:
+        clock, model.epoch_index, be.bsz = Clock(), 0, N
+        world().shard_states = is_divided
+        model.fit(data, cost, optimizer, 1, clock, distributed=True)
+        nbytes[str(is_divided)] = comm.allgather(sum(t.nbytes for w in model.layers.parameters for t in w.states))
+        return clock.seconds()
+
+    variants = {str(x): partial(fit, x) for x in (False, True) if only in (None, x)}
+    result = collect(comm, variants, quick or only is not None, STATE_SECONDS)
+    status = Path("/proc/self/status").read_text()
+    peaks = comm.allgather(1024 * int(re.findall(r"VmHWM:\s*(\d+)", status)[0]))
+    return result | {"states": nbytes, "peaks": peaks}
+
+
 def measure_masks() -> float:
     """Return the seconds of CPU time to draw one element of a dropout mask."""
     be = nl.gen_backend("cpu", rng_seed=1, batch_size=N)
@@ -297,6 +330,9 @@ def run_rank(what: str, quick: bool, path: str) -> None:
     comm = world().comm.Dup()  # type: ignore[attr-defined]
     if what == "reductions":
         result: Any = measure_reductions(comm, quick)
+    elif what.startswith("states"):
+        _, name, only = what.split(":")
+        result = measure_states(comm, name, quick, {"False": False, "True": True}.get(only))
     else:
         result = measure_steps(comm, what, quick)
     if comm.rank == 0:
@@ -394,6 +430,38 @@ def reduction_cells(row: dict[str, Any]) -> list[str]:
     return [f"{row['size']}{'' if row['is_quiet'] else ' ~'}", str(row["ranks"]), *times, beside]
 
 
+def states_row(name: str, quick: bool) -> dict[str, Any]:
+    """Return the row of a network with divided states, with its samples."""
+    result = start(f"states:{name}:", 2, quick)
+    seconds, is_quiet = medians(result)
+    ratios = [y / x for x, y in zip(result["samples"]["False"], result["samples"]["True"], strict=False)]
+    row = {"network": name, "is_quiet": is_quiet, "ratio": statistics.median(ratios), **result}
+    row["peaks"] = {only: start(f"states:{name}:{only}", 2, quick)["peaks"] for only in ("False", "True")}
+    return row | {f"{variant} s": median for variant, median in seconds.items()}
+
+
+def states_cells(row: dict[str, Any]) -> list[str]:
+    megabytes = [
+        " + ".join(f"{x / 1e6:.1f}" for x in row[key][v]) for key in ("states", "peaks") for v in row["states"]
+    ]
+    times = [format_duration(row[f"{variant} s"]) for variant in row["states"]]
+    return [f"{row['network']}{'' if row['is_quiet'] else ' ~'}", *megabytes, *times, f"{row['ratio']:.2f}"]
+
+
+def save_states(quick: bool) -> None:
+    """Measure divided states, and write their table."""
+    rows = [states_row(name, quick) for name in STATE_NETWORKS]
+    head = ["network", "states (MB), all", "divided", "peak (MB), all", "divided", "step, all", "divided", "ratio"]
+    about = machine("numpy", "mpi4py", "mpich", "onednn-cpu-gomp")
+    del about["used by others"]
+    words = "\n".join(f"- {key}: {value}" for key, value in about.items())
+    parts = ["# Divided optimizer states", "`python benchmarks/distributed.py --states`", words, STATES_NOTE]
+    text = "\n\n".join([*parts, markdown(head, map(states_cells, rows))]) + "\n"
+    print(text)
+    if not quick:
+        save("states", {"machine": about, "rows": rows}, text)
+
+
 def page(report: dict[str, Any]) -> str:
     words = "\n".join(f"- {key}: {value}" for key, value in report["machine"].items())
     goals = ", ".join(f"{name} {goal:.0%}" for name, goal in GOALS.items())
@@ -414,6 +482,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="run a smoke test, and write nothing")
     parser.add_argument("--only", default="", metavar="WORD", help="only networks with this word; write nothing")
+    parser.add_argument("--states", action="store_true", help="measure divided optimizer states only")
     parser.add_argument("--rank", metavar="WHAT", help=argparse.SUPPRESS)
     parser.add_argument("--output", metavar="FILE", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -422,6 +491,8 @@ def main() -> None:
         return
     if find_spec("mpi4py") is None:
         sys.exit('needs MPI: pip install "neonlite[mpi]"')
+    if options.states:
+        return save_states(options.quick)
     rows = []
     for name in NETWORKS:
         if re.search(re.escape(options.only), name):

@@ -345,7 +345,7 @@ def plans(run: Run) -> None:
         plans.found = []
         with patch.object(convolution, "nhwc_dims_strides", LAYOUTS[order]):
             try:
-                plans._build_plan(operation, layer, kind == gpu.TF32, addresses, space, False, False, 1 << 30)
+                plans._build_plan(operation, layer, kind == gpu.TF32, addresses, space, False, False)
             except plans.errors as error:
                 print(f"no plan: {error}")
         return sorted((plan for plan in plans.found if "us" in plan), key=lambda plan: plan["us"])

@@ -17,6 +17,7 @@ from _table import RESULTS, format_duration, markdown, save
 
 IMAGE = RESULTS.parents[1] / "docs" / "images" / "scaling.png"
 RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000]
+CONVERSION = 1e-9  # seconds a byte of float32 gradients to and from bfloat16, as benchmarks/compressed.py measured
 GLOBAL_BATCH = 1024  # of strong scaling
 SMALL_BYTES = 40  # the second all-reduce of a step: the cost, and whether training ends
 NOTE = """\
@@ -32,7 +33,13 @@ alpha (latency) and B (bandwidth) of "shared memory" are fitted to the measured 
 ring is 2 alpha + n / B; it ends at the cores of a host. Those of the networks are **assumptions**, as are the times of
 ResNet-50 (25.6 million parameters, 1 ms a row and 5 ms a step, as on a GPU): measure yours. One rank is one core or one
 GPU. Weak scaling: the batch size of a rank is fixed, efficiency is t(1) / t(p). Strong scaling: the global batch size
-is 1,024, efficiency is t(1) / (p t(p)). "below 50 %" is the first number of ranks with a lower efficiency."""
+is 1,024, efficiency is t(1) / (p t(p)). "below 50 %" is the first number of ranks with a lower efficiency.
+
+"16 bits" is weak scaling with `world().compress_gradients`: half the bytes, and 1 ns a byte for the conversions, which
+benchmarks/compressed.py **measured** on a CPU. "divided" is weak scaling with `world().shard_states`: after the update,
+all ranks gather the weights, (p - 1) (alpha + n / (p B)), a **model**; that an update of a part takes less time is left
+out. Each of p ranks has about 1 / p of the states. `accumulate` is in no column: `fit` sums the gradients of each
+minibatch, so that it saves updates, but no communication."""
 
 
 class Link(NamedTuple):
@@ -91,15 +98,28 @@ def all_reduce(n: int, p: int, link: Link) -> float:
     return min(ring, tree)
 
 
-def step_time(network: Network, rows: float, p: int, link: Link, mask: float) -> float:
-    """Return the seconds of a step with so many rows on each of p ranks; ``mask``: seconds an element."""
+def all_gather(n: int, p: int, link: Link) -> float:
+    """Return the seconds until p ranks with equal parts of n bytes all have all of them."""
+    return (p - 1) * (link.latency + n / (p * link.bandwidth))
+
+
+def step_time(network: Network, rows: float, p: int, link: Link, mask: float, variant: str = "") -> float:
+    """Return the seconds of a step with so many rows on each of p ranks; ``mask``: seconds an element.
+
+    ``variant``: "16 bits" for gradients of 16 bits, "divided" for divided optimizer states.
+    """
     communication = all_reduce(network.nbytes, p, link) + all_reduce(SMALL_BYTES, p, link)
+    if variant == "16 bits" and p > 1:
+        communication += all_reduce(network.nbytes // 2, p, link) - all_reduce(network.nbytes, p, link)
+        communication += CONVERSION * network.nbytes
+    elif variant == "divided":
+        communication += all_gather(network.nbytes, p, link)
     return network.step(rows) + mask * network.mask_elements * rows * p + communication
 
 
-def weak(network: Network, p: int, link: Link, mask: float) -> float:
+def weak(network: Network, p: int, link: Link, mask: float, variant: str = "") -> float:
     """Return the efficiency of p ranks with a fixed batch size of each."""
-    return step_time(network, network.rows, 1, link, mask) / step_time(network, network.rows, p, link, mask)
+    return step_time(network, network.rows, 1, link, mask) / step_time(network, network.rows, p, link, mask, variant)
 
 
 def strong(network: Network, p: int, link: Link, mask: float) -> float:
@@ -164,7 +184,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="write nothing")
     options = parser.parse_args()
     networks, links, mask = load()
-    head = ["network", "link", "weak, 8 ranks", "64", "512", "below 50 %", "strong, 8 ranks", "64", "512", "below 50 %"]
+    head = ["network", "link", "weak, 8 ranks", "64", "512", "below 50 %"]
+    head += ["64, 16 bits", "64, divided", "strong, 8 ranks", "64", "512", "below 50 %"]
     lines, rows = [], []
     for name, network in networks.items():
         for link_name, link in links.items():
@@ -176,6 +197,8 @@ def main() -> None:
 
                 row |= {f"{title} {p}": efficiency(p) for p in (8, 64, 512)}
                 row[f"{title} below half"] = first_below_half(efficiency)
+                if function is weak:
+                    row |= {f"weak 64, {x}": weak(network, 64, link, mask, x) for x in ("16 bits", "divided")}
             rows.append(row)
             values = list(row.values())[2:]
             lines.append([name, link_name, *(x if isinstance(x, str) else f"{x:.0%}" for x in values)])

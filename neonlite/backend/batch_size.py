@@ -1,9 +1,9 @@
-"""The batch size of one thread, and the shard: the columns of a minibatch that one process computes."""
+"""The batch size of one thread, and the shard: what one of several processes computes of a training step."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -26,12 +26,15 @@ class Shard(NamedTuple):
         Number of columns of the minibatch.
     communicator : Communicator
         Connects the processes.
+    shards_states : bool
+        Whether each process updates a part of the parameters only, those without ``RemoteStates``.
     """
 
     start: int
     stop: int
     total: int
     communicator: Any
+    shards_states: bool = False
 
     def of(self, width: int) -> Shard:
         """Return the shard of a minibatch with fewer columns, in the same proportion.
@@ -45,6 +48,20 @@ class Shard(NamedTuple):
             return self
         start, stop = (n * width // self.total for n in (self.start, self.stop))
         return self._replace(start=start, stop=stop, total=width)
+
+
+class RemoteStates(tuple[()]):
+    """The states of a parameter that another process updates: none in this one. See ``world().shard_states``."""
+
+
+def check_states_are_local(where: str, parameters: Iterable[Tensor]) -> None:
+    """Raise RuntimeError if another process has the optimizer states of a parameter."""
+    if any(isinstance(w.states, RemoteStates) for w in parameters):
+        raise RuntimeError(
+            f"{where}: expected the optimizer states of all parameters, got those of one rank: the last fit was with "
+            "world().shard_states. Save a checkpoint within fit, by Callbacks(save_path=...), and load that; or "
+            "continue with fit(..., distributed=True) on all ranks; or save without states, by keep_states=False."
+        )
 
 
 @contextmanager

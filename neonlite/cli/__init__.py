@@ -95,6 +95,8 @@ def add_train_options(train: ConfigParser) -> None:
     add_option(processes, "processes", "-n", type=positive_int, default=1, metavar="N", help=numbers)
     hosts = "the hosts of the processes, such as host1:2,host2:2, or a host file (default: this host)"
     add_option(processes, "hosts", of=run, help=hosts)
+    restarts = "after a process has failed, start all again from the checkpoint of --save, up to N times (default: 0)"
+    add_option(processes, "restarts", of=run, type=non_negative_int, metavar="N", help=restarts)
     table = train.add_argument_group("options for a CSV file")
     add_option(table, "target", metavar="COLUMN", help="the column to predict; the other columns are the inputs")
     tasks = (

@@ -428,15 +428,23 @@ def run_train(args: argparse.Namespace) -> None:
 def join_processes(args: argparse.Namespace) -> tuple[int, int]:
     """Return the rank of this process and the number of processes; start them first if they do not exist yet.
 
-    The first process exits when those that it has started have ended. Ranks other than 0 print nothing.
+    The first process exits when those that it has started have ended. Ranks other than 0 print nothing. After a
+    restart, they resume from the checkpoint that was saved before.
     """
     from neonlite.distributed import run, world
 
     communicator = world()
     if communicator.size == 1 and args.processes > 1:
-        sys.exit(run([sys.executable, "-m", "neonlite.cli", *args.command_line], args.processes, args.hosts))
-    if args.hosts and args.processes == 1:
-        raise ValueError("--hosts: expected the number of processes, such as -n 4, got none")
+        if args.restarts and (args.save.exists() if args.save else not args.resume):
+            got = f"{args.save}, which exists. To continue it, use --resume" if args.save else "none"
+            raise ValueError(f"--restarts: expected a new file as --save, from which a restart resumes, got {got}")
+        command = [sys.executable, "-m", "neonlite.cli", *args.command_line]
+        sys.exit(run(command, args.processes, args.hosts, args.restarts))
+    for option in ("hosts", "restarts"):
+        if getattr(args, option) and args.processes == 1:
+            raise ValueError(f"--{option}: expected the number of processes, such as -n 4, got none")
+    if args.restarts and args.save and args.save.exists():
+        args.resume = args.save
     if communicator.rank:
         sys.stdout = sys.stderr = io.StringIO()
     return communicator.rank, communicator.size
@@ -669,7 +677,9 @@ def check_distinct_files(args: argparse.Namespace) -> None:
 
 
 def check_resume_options(args: argparse.Namespace, *names: str) -> None:
-    """Raise ValueError if there are options beside --resume whose values are in the checkpoint."""
+    """Raise ValueError if there are options beside --resume whose values are in the checkpoint, except in a restart."""
+    if args.resume == args.save:
+        return
     fixed = [name for name in names if getattr(args, name) is not None]
     if fixed:
         options = ", ".join(map(format_option, fixed))

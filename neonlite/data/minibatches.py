@@ -241,7 +241,8 @@ def scaling_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 class MappedArray:
     """Rows of files, one file after another, which are read to memory when they are indexed.
 
-    ``ArrayIterator`` and ``Model.fit`` read the rows of one minibatch at a time. ``np.asarray`` reads all.
+    ``ArrayIterator``, and ``fit``, ``predict`` and ``evaluate`` of a ``Model``, read the rows of one minibatch at a
+    time. ``np.asarray`` reads all.
 
     Parameters
     ----------

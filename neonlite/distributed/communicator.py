@@ -13,8 +13,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +42,8 @@ DEFAULT_TIMEOUT = 30.0  # seconds
 MPI_ERROR_SECONDS = 2.0  # before an error of MPI itself is reported
 MAX_GATHERED_BYTES = 1 << 16  # up to here, gathering all buffers to sum them in order is faster than two exchanges
 SHARED_BYTES = 1_100_000  # of shared memory that MPICH needs for a process
+NCCL_DTYPES = ("float32", "float64", "int8", "uint8", "int32", "uint32", "int64", "uint64")
+MAX_NCCL_BYTES = 1 << 31  # of one message: CuPy's count is an int
 MAX_LOCAL_BYTES = 4 << 20  # of one message between the processes of a host: MPICH sums 40 MB 3 times as fast in parts
 # variables that MPI's launchers set for each process: MPICH and Intel MPI, PMIx (Open MPI, Slurm)
 RANK_VARIABLES, SIZE_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"), ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -65,6 +67,9 @@ class Communicator:
         Whether ``Model.fit`` sums the gradients of layers while it computes those of the layers before. Default: False.
     compress_gradients : bool
         Whether ``Model.fit`` and ``Distributed`` send gradients as bfloat16, half the bytes of float32. Default: False.
+    shard_states : bool
+        Whether each process has the optimizer states of a part of the parameters only, updates these in ``Model.fit``,
+        and sends them to the others. Default: False.
 
     Examples
     --------
@@ -75,7 +80,7 @@ class Communicator:
     """
 
     rank, size, local_rank = 0, 1, 0
-    overlap = compress_gradients = False
+    overlap = compress_gradients = shard_states = False
     _address = LOOPBACK  # on which the monitor of rank 0 listens
 
     def __init__(self, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -128,6 +133,31 @@ class Communicator:
         """
         return self.all_reduce(buffer, deterministic)
 
+    def is_asynchronous(self, buffer: Tensor | NDArray[Any]) -> bool:
+        """Return whether ``start_sum`` returns before a buffer is summed: that of a GPU.
+
+        Parameters
+        ----------
+        buffer : Tensor or numpy.ndarray
+            The buffer.
+        """
+        return False
+
+    def start_sum(self, buffer: Tensor | NDArray[Any], deterministic: bool = False) -> None:
+        """Start to sum gradients as by ``sum_gradients``; the buffer has the sum after ``finish_sums``.
+
+        Parameters
+        ----------
+        buffer : Tensor or numpy.ndarray
+            The buffer, of the same shape and dtype on all processes.
+        deterministic : bool
+            As for ``sum_gradients``.
+        """
+        self.sum_gradients(buffer, deterministic)
+
+    def finish_sums(self) -> None:
+        """Let all that is computed from now on wait for the sums that were started."""
+
     def broadcast(self, buffer: Buffer, root: int = 0) -> Buffer:
         """Copy a buffer of one process to all others, in place.
 
@@ -144,6 +174,15 @@ class Communicator:
             The buffer.
         """
         return buffer
+
+    def broadcast_parts(self, parts: Sequence[tuple[Tensor | NDArray[Any], int]]) -> None:
+        """Copy several buffers at the same time, each from one process to all others, in place.
+
+        Parameters
+        ----------
+        parts : sequence of (Tensor or numpy.ndarray, int)
+            Each buffer with the rank of the process whose values are copied.
+        """
 
     def all_gather(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the arrays of all processes.
@@ -297,9 +336,13 @@ class MPICommunicator(Communicator):
         values[:] = padded.reshape(-1)[: values.size]
 
     def broadcast(self, buffer: Buffer, root: int = 0) -> Buffer:
-        with self.monitor.waiting("broadcast"), host_array(buffer) as values:
-            self.comm.Bcast(values.view(np.uint8), root)
+        self.broadcast_parts([(buffer, root)])
         return buffer
+
+    def broadcast_parts(self, parts: Sequence[tuple[Tensor | NDArray[Any], int]]) -> None:
+        with self.monitor.waiting("broadcast"), ExitStack() as stack:
+            arrays = [(stack.enter_context(host_array(buffer)), root) for buffer, root in parts]
+            self.mpi.Request.Waitall([self.comm.Ibcast(values.view(np.uint8), root) for values, root in arrays])
 
     def all_gather(self, array: NDArray[Any]) -> NDArray[Any]:
         array = np.ascontiguousarray(array)
@@ -326,6 +369,9 @@ class MPICommunicator(Communicator):
 class NcclCommunicator(MPICommunicator):
     """Sums tensors of GPUs by NCCL, through CuPy, with one GPU for each process; else as ``MPICommunicator``.
 
+    NCCL has another stream than the computations, so that both overlap. Events let it wait for the stream that has
+    computed a buffer, and let that stream wait for the sums. The host waits for neither.
+
     Parameters
     ----------
     comm, timeout
@@ -335,41 +381,91 @@ class NcclCommunicator(MPICommunicator):
     def __init__(self, comm: MPI.Comm, timeout: float = DEFAULT_TIMEOUT) -> None:
         super().__init__(comm, timeout)
         self.communicator: Any = None
+        self.has_started = False  # whether NCCL's stream computes what the current stream has not waited for
 
     def _connect(self) -> None:
         """Connect the GPUs of all processes: not before a backend has chosen that of this one, by its local rank."""
-        from cupy.cuda import nccl
+        from cupy.cuda import Event, Stream, nccl
 
-        self.nccl = nccl
+        self.nccl, self.stream, self.event = nccl, Stream(non_blocking=True), Event(disable_timing=True)
         unique_id = self.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
         with self.monitor.waiting("NCCL connection"):
             self.communicator = nccl.NcclCommunicator(self.size, unique_id, self.rank)
 
-    def all_reduce(self, buffer: Buffer, deterministic: bool = False) -> Buffer:
+    def is_asynchronous(self, buffer: Tensor | NDArray[Any]) -> bool:
         array: Any = buffer._array if isinstance(buffer, Tensor) else buffer
         cupy = sys.modules.get("cupy")  # not imported without a GPU
-        is_on_gpu = cupy is not None and isinstance(array, cupy.ndarray)
-        if cupy is None or not is_on_gpu or not has_nccl() or not array.flags.c_contiguous or not array.size:
-            return super().all_reduce(buffer, deterministic)
+        is_on_gpu = cupy is not None and isinstance(array, cupy.ndarray) and has_nccl()
+        return is_on_gpu and array.flags.c_contiguous and 0 < array.nbytes < MAX_NCCL_BYTES
+
+    def all_reduce(self, buffer: Buffer, deterministic: bool = False) -> Buffer:
+        self._start_sum(buffer, deterministic)
+        self.finish_sums()
+        return buffer
+
+    def start_sum(self, buffer: Tensor | NDArray[Any], deterministic: bool = False) -> None:
+        if self.compress_gradients:
+            super().start_sum(buffer, deterministic)
+        else:
+            self._start_sum(buffer, deterministic)
+
+    def _start_sum(self, buffer: Tensor | NDArray[Any], deterministic: bool) -> None:
+        """Sum a buffer on NCCL's stream, after what the current stream computes, or at once by MPI."""
+        array: Any = buffer._array if isinstance(buffer, Tensor) else buffer
+        is_half = array.dtype.name in HALF_DTYPES
+        if not self.is_asynchronous(buffer) or not (is_half or array.dtype.name in NCCL_DTYPES):
+            super().all_reduce(buffer, deterministic)
+            return
+        cupy = sys.modules["cupy"]
+        with self._on_stream("all_reduce") as stream:
+            values = array.astype(np.float32) if is_half else array
+            pointer, dtype = values.data.ptr, getattr(self.nccl, f"NCCL_{values.dtype.name.upper()}")
+            if not deterministic or self.size == 2:
+                self.communicator.allReduce(pointer, pointer, values.size, dtype, self.nccl.NCCL_SUM, stream.ptr)
+            else:
+                gathered = cupy.empty((self.size, values.size), values.dtype)
+                self.communicator.allGather(pointer, gathered.data.ptr, values.size, dtype, stream.ptr)
+                add_in_order(gathered, values.reshape(-1))
+            if is_half:
+                array[...] = values
+
+    def finish_sums(self) -> None:
+        if self.has_started:
+            self._wait(self.stream, sys.modules["cupy"].cuda.get_current_stream())
+            self.has_started = False
+
+    def broadcast(self, buffer: Buffer, root: int = 0) -> Buffer:
+        self.broadcast_parts([(buffer, root)])
+        return buffer
+
+    def broadcast_parts(self, parts: Sequence[tuple[Tensor | NDArray[Any], int]]) -> None:
+        if not all(self.is_asynchronous(buffer) for buffer, _ in parts):
+            super().broadcast_parts(parts)
+            return
+        with self._on_stream("broadcast") as stream:
+            self.nccl.groupStart()
+            for buffer, root in parts:
+                array: Any = buffer._array if isinstance(buffer, Tensor) else buffer
+                self.communicator.bcast(array.data.ptr, array.nbytes, self.nccl.NCCL_UINT8, root, stream.ptr)
+            self.nccl.groupEnd()
+        self.finish_sums()
+
+    @contextmanager
+    def _on_stream(self, operation: str) -> Iterator[Any]:
+        """Use NCCL's stream, which waits for what the current stream computes; the host waits for neither."""
         if self.communicator is None:
             self._connect()
-        dtype = getattr(self.nccl, f"NCCL_{array.dtype.name.upper()}", None)
-        if array.dtype.name in HALF_DTYPES:
-            array[...] = self.all_reduce(array.astype(np.float32), deterministic)
-            return buffer
-        if dtype is None:  # of 16-bit integers and unsigned ones of 16 bits: NCCL has none
-            return super().all_reduce(buffer, deterministic)
-        stream = cupy.cuda.get_current_stream()
-        with self.monitor.waiting("all_reduce"):
-            if not deterministic or self.size == 2:
-                pointer = array.data.ptr
-                self.communicator.allReduce(pointer, pointer, array.size, dtype, self.nccl.NCCL_SUM, stream.ptr)
-            else:
-                gathered = cupy.empty((self.size, array.size), array.dtype)
-                self.communicator.allGather(array.data.ptr, gathered.data.ptr, array.size, dtype, stream.ptr)
-                add_in_order(gathered, array.reshape(-1))
-            stream.synchronize()  # so that the monitor sees a process that does not answer
-        return buffer
+        current = sys.modules["cupy"].cuda.get_current_stream()
+        with self.monitor.waiting(operation):
+            self._wait(current, self.stream)
+            with self.stream:
+                yield self.stream
+        self.has_started = True
+
+    def _wait(self, first: Any, other: Any) -> None:
+        """Let what a stream computes from now on wait for what another one has been given to compute."""
+        self.event.record(first)
+        other.wait_event(self.event)
 
 
 def unlink_shared_memory(comm: MPI.Comm) -> None:

@@ -36,6 +36,7 @@ def backend_settings(be: Backend, communicator: Communicator) -> dict[str, Any]:
         "the dtype": be.default_dtype_name,
         "deterministic": be.deterministic,
         "compress_gradients": communicator.compress_gradients,
+        "shard_states": communicator.shard_states,
     }
 
 
@@ -85,17 +86,25 @@ def first_difference(x: Any, y: Any, path: str = "") -> tuple[str, object, objec
     return f"{path} = " if path else "", repr(x) if is_ambiguous else x, repr(y) if is_ambiguous else y
 
 
+def without_names(description: Any) -> Any:
+    """Return a description without names: the default ones have counters, which may differ between processes."""
+    if isinstance(description, dict):
+        return {key: without_names(x) for key, x in description.items() if key != "name"}
+    return [without_names(x) for x in description] if isinstance(description, list | tuple) else description
+
+
 # --- gradientReducer: sum the gradients of a network over all processes, also while the backward pass is running ---
 
 BUCKET_BYTES = 4 << 20  # of gradients that are summed at once during the backward pass
+GPU_BUCKET_BYTES = 25 << 20
 
 
 class GradientReducer:
     """Sums the gradients of a network over all processes.
 
     Gradients that are adjacent in memory, as those of a network are, are one buffer and one message. With ``overlap``,
-    they are split into buckets of a few MB. A second thread sums a bucket as soon as the backward pass has computed it,
-    from the last layer to the first.
+    they are split into buckets of a few MB, on GPUs of 25 MB. A second thread, or NCCL on its stream, sums a bucket as
+    soon as the backward pass has computed it, from the last layer to the first.
 
     Parameters
     ----------
@@ -107,8 +116,8 @@ class GradientReducer:
         Whether to sum in the order of the ranks.
     overlap : bool
         Whether to sum during the backward pass.
-    bucket_bytes : int
-        The size of a bucket.
+    bucket_bytes : int, optional
+        The size of a bucket. Default: 4 MB, on GPUs 25 MB.
     """
 
     def __init__(
@@ -117,20 +126,26 @@ class GradientReducer:
         network: LayerContainer,
         deterministic: bool = False,
         overlap: bool = False,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int | None = None,
     ) -> None:
         self.communicator, self.deterministic = communicator, deterministic
         self.thread: ThreadPoolExecutor | None = None
         self.thread_communicator = communicator
+        gradients = [dw for (_, dw), _ in trainable_parameters([network])]
+        self.is_asynchronous = not communicator.compress_gradients and all(map(communicator.is_asynchronous, gradients))
+        if bucket_bytes is None:
+            bucket_bytes = GPU_BUCKET_BYTES if self.is_asynchronous else BUCKET_BYTES
         self.network, self.limit = network, bucket_bytes if overlap else 0
         # buckets in the order in which the backward pass completes them: (their last layer in that order, its buffers)
         self.buckets: list[tuple[Layer, list[Tensor]]] = []
         self.plan()
-        if len(self.buckets) > 1 and isinstance(communicator, MPICommunicator):
+        self.sums_during_backward = len(self.buckets) > 1
+        if self.sums_during_backward and not self.is_asynchronous and isinstance(communicator, MPICommunicator):
             self.thread = ThreadPoolExecutor(1, "neonlite-reduce")
             self.thread_communicator = communicator.duplicate()
         self.network.gradient_reducer = self
-        self.futures: list[Future[None]] = []  # of the buckets of this step that the thread has
+        self.num_started = 0  # buckets of this step
+        self.futures: list[Future[None]] = []  # of those that the thread has
 
     def plan(self) -> None:
         """Divide the gradients of the parameters that are trained into buckets."""
@@ -152,27 +167,32 @@ class GradientReducer:
         layer : Layer
             A layer whose ``bprop`` has ended.
         """
-        if self.thread is not None and len(self.futures) < len(self.buckets):
-            last, buffers = self.buckets[len(self.futures)]
+        if self.sums_during_backward and self.num_started < len(self.buckets):
+            last, buffers = self.buckets[self.num_started]
             if last is layer:
-                self.futures.append(self.thread.submit(self._sum, buffers))
+                self._start(buffers)
 
     def reduce(self) -> None:
-        """Sum all gradients of this step that are not summed yet, and wait for the others."""
-        if self.thread is None:
-            for _, buffers in self.buckets:
-                self._sum(buffers)
-            return
-        for _, buffers in self.buckets[len(self.futures) :]:
-            self.futures.append(self.thread.submit(self._sum, buffers))
-        futures, self.futures = self.futures, []
+        """Sum all gradients of this step that are not summed yet, and wait for the others; a GPU waits itself."""
+        for _, buffers in self.buckets[self.num_started :]:
+            self._start(buffers)
+        futures, self.futures, self.num_started = self.futures, [], 0
         with self.communicator.monitor.waiting("all_reduce"):
             for future in futures:
                 future.result()
+        self.communicator.finish_sums()
+
+    def _start(self, buffers: list[Tensor]) -> None:
+        """Sum the buffers of a bucket: now, or on the thread or the stream for it."""
+        self.num_started += 1
+        if self.thread is not None:
+            self.futures.append(self.thread.submit(self._sum, buffers))
+        else:
+            self._sum(buffers)
 
     def _sum(self, buffers: list[Tensor]) -> None:
         for buffer in buffers:
-            self.thread_communicator.sum_gradients(buffer, self.deterministic)
+            self.thread_communicator.start_sum(buffer, self.deterministic)
 
     def close(self) -> None:
         """End the thread."""
@@ -303,7 +323,7 @@ def check_equal(communicator: Communicator, optimizer: Optimizer, weights: Seque
 
     be = cast("Backend", weights[0].backend)
     check_same(communicator, "Distributed", backend_settings(be, communicator))
-    others = communicator.all_gather_objects(str({**optimizer.get_description()["config"], "name": ""}))
+    others = communicator.all_gather_objects(str(without_names(optimizer.get_description()["config"])))
     if ranks := [rank for rank, other in enumerate(others) if other != others[0]]:
         raise ValueError(
             f"Distributed: expected the optimizer of rank 0 on all processes, got others on rank "

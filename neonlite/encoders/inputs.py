@@ -173,10 +173,10 @@ class ArrayEncoder(InputEncoder):
         if isinstance(X, str | Mapping) or hasattr(X, "columns"):
             return None
         try:
-            x = np.asarray(X)
+            x = X if isinstance(X, MappedArray) else np.asarray(X)
         except ValueError:  # lists of several lengths, for which encode raises an error
             return None
-        return x[None] if x.shape == tuple(self.sizes) else None
+        return np.asarray(x)[None] if x.shape == tuple(self.sizes) else None
 
     def __str__(self) -> str:
         standardized = ", standardized" if self.mean is not None else ""

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 from neonlite.backend import Tensor, objects
+from neonlite.backend.batch_size import RemoteStates, check_states_are_local
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import checks_arguments
 from neonlite.initializers import compute_dtype
@@ -247,6 +248,8 @@ class WeightOwner(BufferOwner):
             a list of arrays, and of ``updates``, the kind of optimizer and its number of updates.
         """
         description = self.get_description()
+        if keep_states:
+            check_states_are_local(f"{self.name}.serialize", self.parameters)
         entries = {
             (x["type"], x["config"].get("name")): x for x in iter_dicts(description) if {"type", "config"} <= set(x)
         }
@@ -336,6 +339,9 @@ class WeightOwner(BufferOwner):
             new.append((w, tensors, update, new_tensors, [to_host_array(x) for x in values]))
         for w, tensors, update, new_tensors, arrays in new:
             restore_on_failure(w, "updates")
+            if isinstance(tensors, RemoteStates):
+                restore_on_failure(w, "states")
+                w.states = tensors = []
             on_failure(tensors.__setitem__, slice(None), [*tensors])
             write_arrays([*zip(new_tensors, arrays, strict=True)])
             w.updates, tensors[:] = update, new_tensors

@@ -13,15 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Tensor
-from neonlite.backend.batch_size import Shard
+from neonlite.backend.batch_size import RemoteStates, Shard
 from neonlite.backend.concurrency import ENDING, DeferredInterrupt
 from neonlite.data.iterator import ResumableIterator
-from neonlite.distributed.optimizer import GradientReducer, backend_settings, check_same, differ
+from neonlite.distributed.optimizer import GradientReducer, backend_settings, check_same, differ, without_names
 from neonlite.layers.parameter import ParameterLayer
 from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe
 from neonlite.models.base import ModelBase
-from neonlite.optimizers import get_param_list
+from neonlite.optimizers import Optimizer, get_param_list
+from neonlite.optimizers.optimizer import merge_contiguous, sort_by_address
 
 ROUNDING = 1e-6  # relative difference of the norms of weights
 
@@ -68,9 +69,10 @@ class DataParallel:
                         f"minibatch, got {dataset.ndata % shard.total} in the last one. Use partial_last=False."
                     )
         self.running = running_statistics(model.layers.leaves())
+        self.shards_states = bool(self.communicator.shard_states)
         self.check_settings(dataset, num_epochs)
         self.broadcast(dataset)
-        overlap = self.communicator.overlap and self.be.graphs is None
+        overlap = self.communicator.overlap and (self.be.graphs is None or not model.cuda_graphs)
         self.reducer = GradientReducer(self.communicator, model.layers, bool(self.be.deterministic), overlap)
 
     # --- the start ---
@@ -82,7 +84,7 @@ class DataParallel:
         encoders = ("preprocessing", "input_encoder", "target_encoder")
         settings = {
             **backend_settings(self.be, self.communicator),
-            "the parameters": [(w.shape, len(states)) for (w, _), states in parameters_with_states(model)],
+            "the parameters": [(w.shape, num_states(w)) for (w, _), _ in parameters_with_states(model)],
             "the layers": description_of(model.layers),
             "the layers that are trained": [layer.name for layer in model.layers_to_optimize],
             "the data": {"type": dataset.classnm, **config},
@@ -111,10 +113,10 @@ class DataParallel:
         optimizer.set_state(common[2])
         dataset.set_state(common[3])
         model.gradient_sums = [self.be.array(x, dtype=x.dtype.name) for x in common[5]]
-        for ((w, _), states), updates_of_w in zip(parameters, common[4], strict=True):
+        for ((w, _), _), updates_of_w in zip(parameters, common[4], strict=True):
             w.updates = updates_of_w
-            for tensor in (w, *states):
-                communicator.broadcast(tensor)
+            communicator.broadcast(w)
+        self.place_states(parameters)
         for tensor in self.running:
             communicator.broadcast(tensor)
         for layer in model.layers.leaves():  # of a checkpoint: the states of all processes
@@ -122,6 +124,72 @@ class DataParallel:
             if states and {x.shape[1] for x in states.values()} == {self.shard.total}:
                 columns = slice(self.shard.start, self.shard.stop)
                 layer.set_state({name: x[:, columns] for name, x in states.items()})
+
+    # --- the optimizer states, with ``world().shard_states`` those of a part of the parameters ---
+
+    def place_states(self, parameters: list[Any]) -> None:
+        """Set the optimizer states to those of rank 0, or to those of the rank that has them; keep those of this rank.
+
+        Parameters
+        ----------
+        parameters : list of ((W, dW), states)
+            All parameters.
+        """
+        communicator, rank = self.communicator, self.communicator.rank
+        remote = np.array([isinstance(w.states, RemoteStates) for (w, _), _ in parameters], np.uint8)
+        everywhere = communicator.all_gather(remote)
+        sources = everywhere.argmin(axis=0)  # the first rank with the states
+        if self.shards_states:
+            self.model.optimizer._programs.clear()  # which have the states of all parameters
+        trained = {id(w) for (w, _), _ in get_param_list(self.model.layers_to_optimize)}
+        sizes = [w.size if id(w) in trained else 0 for (w, _), _ in parameters]
+        owners = owners_of(sizes, communicator.size if self.shards_states else 1)
+        self.owners = {id(w): owner for ((w, _), _), owner in zip(parameters, owners, strict=True)}
+        self.shared: tuple[Any, list[tuple[Tensor, int]]] = None, []  # the plan, and the buffers of each rank's part
+        ranks = np.arange(communicator.size)
+        for ((w, _), states), source, owner, flags in zip(
+            parameters, sources.tolist(), owners, everywhere.T, strict=True
+        ):
+            if self.shards_states and (flags == (ranks != owner)).all():  # as in the last fit
+                continue
+            if not self.shards_states and not remote.any() and not source:
+                for tensor in states:
+                    communicator.broadcast(tensor)
+                continue
+            arrays = communicator.broadcast_object([t.get() for t in states], source)
+            if self.shards_states and owner != rank and w.states is states:  # else the list of a custom layer
+                w.states = cast(list[Tensor], RemoteStates())
+                continue
+            if isinstance(states, RemoteStates):
+                w.states = states = []
+            states[:] = [self.be.array(x, dtype=x.dtype.name) for x in arrays]
+
+    def share_weights(self) -> None:
+        """Send the weights that this rank has updated, and receive the others, after an update with sharded states."""
+        if not self.shards_states:
+            return
+        plan, buffers = self.shared
+        if plan is not self.reducer.buckets:  # which changes with the layers that are trained
+            weights = sort_by_address([(w,) for (w, _), _ in get_param_list(self.model.layers_to_optimize)])
+            buffers = [
+                (row[0], rank)
+                for rank in range(self.communicator.size)
+                for row in merge_contiguous([(w,) for (w,) in weights if self.owners[id(w)] == rank])
+            ]
+            self.shared = self.reducer.buckets, buffers
+        self.communicator.broadcast_parts(buffers)
+
+    def gather_optimizer_states(self, w: Tensor, states: Sequence[Tensor]) -> list[NDArray[Any]]:
+        """Return the optimizer states of a parameter, from the rank that has them.
+
+        Parameters
+        ----------
+        w : Tensor
+            The parameter.
+        states : sequence of Tensor
+            Its states in this process.
+        """
+        return self.communicator.broadcast_object([t.get() for t in states], self.owners[id(w)])
 
     # --- a step ---
 
@@ -157,7 +225,8 @@ class DataParallel:
             self.be.rng_set_state(self.communicator.broadcast_object(self.be.rng_get_state(), last))
         n = self.minibatch_shard.stop - self.minibatch_shard.start
         flags = [self.model.finished, *(number == self.interrupt.pending_signal for number in ENDING)]
-        running = [tensor.get().reshape(-1) for tensor in self.running]
+        with self.communicator.monitor.waiting("all_reduce"):  # for the sums on a GPU
+            running = [tensor.get().reshape(-1) for tensor in self.running]
         # with 0 columns, cost and statistics may be NaN
         weighted = n * np.concatenate([[cost], *running]) if n else np.zeros(1 + sum(x.size for x in running))
         message = self.communicator.all_reduce(np.concatenate([flags, weighted]), bool(self.be.deterministic))
@@ -220,6 +289,23 @@ class DataParallel:
         self.reducer.close()
 
 
+def owners_of(sizes: Sequence[int], n: int) -> list[int]:
+    """Return the rank, of n, that updates each parameter: parts of about equal sizes, each of adjacent parameters.
+
+    >>> owners_of([60, 4, 30, 6], 2)
+    [0, 1, 1, 1]
+    """
+    middles, total = np.cumsum(sizes) - np.array(sizes) / 2, max(sum(sizes), 1)
+    return [min(int(middle * n / total), n - 1) for middle in middles]
+
+
+def num_states(w: Tensor) -> int:
+    """Return the number of optimizer states of a parameter, on the rank that has them."""
+    if not isinstance(w.states, RemoteStates):
+        return len(w.states or ())
+    return 0 if w.updates is None else len(Optimizer.names_of_states(w.updates[0]))
+
+
 def description_of(x: Any) -> Any:
     """Return the description of an object without names."""
     return without_names(x.get_description()) if hasattr(x, "get_description") else describe(x)
@@ -229,13 +315,6 @@ def describe_callback(callback: Any) -> list[Any]:
     """Return what the evaluation of a callback depends on: its class, its metric, and the rows that it evaluates."""
     metric = description_of(callback.metric) if hasattr(callback, "metric") else None
     return [callback.classnm, metric, getattr(getattr(callback, "eval_set", None), "ndata", None)]
-
-
-def without_names(description: Any) -> Any:
-    """Return a description without names: the default ones have counters, which may differ between processes."""
-    if isinstance(description, dict):
-        return {key: without_names(x) for key, x in description.items() if key != "name"}
-    return [without_names(x) for x in description] if isinstance(description, list | tuple) else description
 
 
 def running_statistics(layers: Sequence[Any]) -> list[Tensor]:

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend.batch_size import RemoteStates
 from neonlite.backend.concurrency import defers_interrupt, exclusive, raise_interrupt
 from neonlite.backend.tensor import OneElement
 from neonlite.backend.transaction import atomic, on_failure
@@ -559,7 +560,8 @@ def preserve_state(model: Any, optimizer: Any) -> Iterator[None]:
     """Restore a model, an optimizer and the random streams at the end."""
     attributes, weights, rng_state = vars(model).copy(), model.get_weights(), model.be.rng_get_state()
     optimizer_state = None if optimizer is None else optimizer.get_state()
-    parameters = [(w, states) for layer in model.layers.leaves() for (w, _), states in parameter_states(layer)]
+    pairs = [(w, states) for layer in model.layers.leaves() for (w, _), states in parameter_states(layer)]
+    parameters = [(w, states) for w, states in pairs if not isinstance(states, RemoteStates)]
     before = [(w.updates, [(tensor, tensor.get()) for tensor in states]) for w, states in parameters]
     try:
         yield

@@ -188,7 +188,7 @@ class Model(FitMethods, PredictionMethods):
             ``path`` is not a path, or the model cannot be saved; see ``check_savable``.
         """
         file = check_writable(f"{self.name}.save_params", path)
-        description, arrays = TrainingState.from_model(self, keep_states)
+        description, arrays = TrainingState.from_model(self, keep_states, on_all_ranks=False)
         weights = (pair for pair in arrays.items() if pair[0].startswith("weights/"))
         if check_finite and (names := [name.partition("/")[2] for name in nonfinite(weights)]):
             problem = f"{self.name}.save_params: {shortened_list(names)} contain NaN or infinity"

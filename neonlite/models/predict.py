@@ -16,8 +16,9 @@ from neonlite.backend import on_its_backend
 from neonlite.backend.concurrency import defers_interrupt
 from neonlite.backend.validation import checks_arguments, integer, warn
 from neonlite.data import ArrayIterator, NervanaDataIterator
-from neonlite.data.iterator import first_true_row, to_array, transpose_hint
-from neonlite.data.minibatches import MinibatchBuffers, Preprocessing
+from neonlite.data.iterator import first_true_row, map_rows, to_array, transpose_hint
+from neonlite.data.minibatches import MappedArray, MinibatchBuffers, Preprocessing
+from neonlite.encoders.inputs import ArrayEncoder
 from neonlite.encoders.targets import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.inference import inference
 from neonlite.models.base import ModelBase
@@ -26,6 +27,7 @@ from neonlite.models.training_data import (
     MinibatchIterator,
     check_targets,
     expects_probabilities,
+    in_memory,
     is_minibatches,
     metric_for,
     split_column,
@@ -128,7 +130,7 @@ class PredictionMethods(EvaluationMethods):
         self.check_can_evaluate()
         self._check_configured(where)
         rows: Any = X if self.input_encoder is None else self.input_encoder.encode(where, X)
-        arrays, _ = read_rows(where, rows, network.in_shape)
+        arrays = [np.asarray(x) for x in read_rows(where, rows, network.in_shape)[0]]
         inputs: list[Operand] = []
         for k, (x, step) in enumerate(
             zip(arrays, choose_preprocessing(where, arrays, self.preprocessing, preprocessed), strict=True)
@@ -264,6 +266,7 @@ class PredictionMethods(EvaluationMethods):
             )
         if isinstance(y, str):
             X, y = split_column(where, X, y)
+        y = np.asarray(y) if isinstance(y, MappedArray) else y
         outputs, is_single = raw_outputs(self, where, X, None, batch_size)
         if is_single:
             raise ValueError(f"{where}: expected rows (n, ...), got one sample. Pass X[None] and y[None].")
@@ -295,11 +298,13 @@ def raw_outputs(
         return outputs if outputs.ndim == 2 else outputs.transpose(0, 2, 1), False
     batch_size = model.be.bsz or DEFAULT_ROWS if batch_size is None else integer(f"{where}: batch_size", batch_size)
     if model.input_encoder is not None:
+        X = map_rows(X) if isinstance(model.input_encoder, ArrayEncoder) else X
         batch = model.input_encoder.as_batch(X)
         rows: Any = model.input_encoder.encode(where, X if batch is None else batch)
-        if model.preprocessing is None and rows.dtype == np.uint8 and rows.max() > MAX_UNSCALED_INPUT:
+        is_uint8 = model.preprocessing is None and rows.dtype == np.uint8
+        if is_uint8 and (largest := in_memory(rows).max()) > MAX_UNSCALED_INPUT:
             warn(
-                f"{where}: the rows are uint8 up to {rows.max()} and are not scaled, as the training data were floats. "
+                f"{where}: the rows are uint8 up to {largest} and are not scaled, as the training data were floats. "
                 "Scale them in the same way."
             )
     else:
@@ -329,8 +334,12 @@ def predict_rows(
 
     def minibatches() -> Iterator[tuple[Any, None]]:
         for first in range(0, len(arrays[0]), batch_size):
-            batch = [x[first : first + batch_size] for x in arrays]
-            batch = [x if step is None else step.subtract_mean(x) for x, step in zip(batch, steps, strict=True)]
+            parts = [x[first : first + batch_size] for x in arrays]
+            for x, part in zip(arrays, parts, strict=True):
+                if isinstance(x, MappedArray):
+                    check_finite_rows(where, part, first)
+            choose_preprocessing(where, parts, preprocessing, preprocessed)  # raises for floats of another range
+            batch = [x if step is None else step.subtract_mean(x) for x, step in zip(parts, steps, strict=True)]
             n = len(batch[0])
             x = [buffer.fill(n, [(slice(0, n), rows.T)]) for buffer, rows in zip(buffers, batch, strict=True)]
             yield x if isinstance(shape, list) else x[0], None
@@ -341,8 +350,11 @@ def predict_rows(
         )
 
 
-def read_rows(where: str, X: Any, shape: Any) -> tuple[list[NDArray[Any]], list[Any]]:
-    """Return the inputs as arrays (n, F), one for each input of the network, and the shapes of these inputs."""
+def read_rows(where: str, X: Any, shape: Any) -> tuple[list[Any], list[Any]]:
+    """Return the inputs as arrays (n, F), one for each input of the network, and the shapes of these inputs.
+
+    Memory-mapped arrays are ``MappedArray``, whose rows are not read yet.
+    """
     if isinstance(shape, list):
         if not isinstance(X, list | tuple) or len(X) != len(shape):
             got = f"{len(X)} arrays" if isinstance(X, list | tuple) else f"a {type(X).__name__}"
@@ -350,18 +362,29 @@ def read_rows(where: str, X: Any, shape: Any) -> tuple[list[NDArray[Any]], list[
         shapes, inputs = shape, list(X)
     else:
         shapes, inputs = [shape], [X]
-    arrays: list[NDArray[Any]] = [np.asarray(to_array(where, x, "X")) for x in inputs]
+    arrays = [map_rows(to_array(where, x, "X")) for x in inputs]
     if len({*map(len, arrays)}) > 1:
         raise ValueError(f"{where}: expected arrays with equal numbers of rows, got {[*map(len, arrays)]}")
     for x, expected in zip(arrays, shapes, strict=True):
         check_shape(where, x, expected)
-        if is_float_array(x) and not np.isfinite(x).all():
-            row = first_true_row(~np.isfinite(x))
-            raise ValueError(
-                f"{where}: expected finite values, got NaN or infinity in row {row}. Remove these rows, or "
-                "replace the values."
-            )
-    return [x.reshape(len(x), -1) for x in arrays], shapes
+        if not isinstance(x, MappedArray):
+            check_finite_rows(where, x, 0)
+    return [x.map(flatten_rows) if isinstance(x, MappedArray) else flatten_rows(x) for x in arrays], shapes
+
+
+def flatten_rows(x: NDArray[Any]) -> NDArray[Any]:
+    """Return rows as (n, F)."""
+    return x.reshape(len(x), -1)
+
+
+def check_finite_rows(where: str, x: NDArray[Any], first: int) -> None:
+    """Raise ValueError for NaN or infinity; ``first`` is the index of the first row."""
+    if is_float_array(x) and not np.isfinite(x).all():
+        row = first + first_true_row(~np.isfinite(x))
+        raise ValueError(
+            f"{where}: expected finite values, got NaN or infinity in row {row}. Remove these rows, or replace the "
+            "values."
+        )
 
 
 def check_shape(where: str, x: NDArray[Any], shape: Any) -> None:
@@ -389,7 +412,7 @@ def choose_preprocessing(
         if limits is None or x.dtype.kind in "iu":
             steps.append(preprocessing)
             continue
-        if not preprocessing.is_in_scaled_range(x, limits):
+        if not isinstance(x, MappedArray) and not preprocessing.is_in_scaled_range(x, limits):
             raise ValueError(
                 f"{where}: expected {limits}, as in the training data, or preprocessed floats, "
                 f"{preprocessing.factor:g} * x + {preprocessing.offset:g}, got {x.dtype} from {x.min():g} to "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend import Block, Tensor
-from neonlite.backend.batch_size import Shard, global_batch_size, use_shard
+from neonlite.backend.batch_size import RemoteStates, Shard, global_batch_size, use_shard
 from neonlite.backend.concurrency import DeferredInterrupt
 from neonlite.backend.objects import has_builtin_method
 from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
@@ -204,9 +204,13 @@ class TrainingMethods(ModelBase):
         if self.accumulated_rows:
             be.assign(*self._sum_gradients(rows))
             self.accumulated_rows = 0
-        shard = be.minibatch_shard
-        with be.batch_size(total) if shard is None else use_shard(be, shard._replace(total=total)):
+        shard, parallel = be.minibatch_shard, self.data_parallel
+        if shard is not None:
+            shard = shard._replace(total=total, shards_states=parallel is not None and parallel.shards_states)
+        with be.batch_size(total) if shard is None else use_shard(be, shard):
             self.optimizer.optimize(self.layers_to_optimize, epoch)
+        if parallel is not None:
+            parallel.share_weights()
 
     def _sum_gradients(self, rows: int) -> tuple[list[Tensor], list[Any]]:
         """Return the gradients of all parameters, and their sums with those of earlier minibatches, as op-trees."""
@@ -326,7 +330,10 @@ def train(
             if type(optimizer) is not type(model.optimizer) and not (is_own(optimizer) and is_own(model.optimizer)):
                 for (w, _), states in get_param_list(model.layers.leaves()):
                     w.updates = None
-                    states.clear()  # those of another class that defines ``optimize``
+                    if isinstance(states, RemoteStates):
+                        w.states = []
+                    else:
+                        states.clear()  # those of another class that defines ``optimize``
             model.optimizer = optimizer
         check_scale(model, dataset)
         check_batch_norm(model, dataset)
@@ -386,6 +393,8 @@ def start_training(
             callbacks.continue_from(interrupted)
     model.loaded_state, model.interrupted_callbacks, model.callbacks = None, None, callbacks
     if (shard := model.be.shard) is not None:
+        if shard.communicator.shard_states:
+            check_can_shard(model)
         model.data_parallel = DataParallel(model, dataset, shard, num_epochs, interrupt)
         interrupt.is_agreed = False
     model.ndata = dataset.ndata
@@ -492,6 +501,27 @@ def check_arguments(
     if isinstance(callbacks, Callbacks) and callbacks.model is not model:
         other = getattr(callbacks.model, "name", callbacks.model)
         raise ValueError(f"{model.name}.fit: expected callbacks of this model, got those of {describe(other)}")
+
+
+def check_can_shard(model: TrainingMethods) -> None:
+    """Raise TypeError or ValueError if the states of the model's optimizer cannot be divided among processes."""
+    where = f"{model.name}.fit: world().shard_states"
+    if has_custom_step(model):
+        raise TypeError(
+            f"{where}: expected a model with the train_step of Model, got a {model.classnm} with another one, which "
+            "does not send the updated weights. Set shard_states = False on all ranks."
+        )
+    if not isinstance(model.optimizer, Optimizer) or not is_own(model.optimizer):
+        raise TypeError(
+            f"{where}: expected an optimizer that defines update_rule, got {describe(model.optimizer)}, whose optimize "
+            "updates all parameters. Set shard_states = False on all ranks."
+        )
+    is_half = any(w.info.dtype in HALF_DTYPES for w in model.layers.parameters)
+    if is_half and any(x.stochastic_round for x in flatten_optimizers(model.optimizer)):
+        raise ValueError(
+            f"{where}: expected an optimizer without stochastic_round, got {describe(model.optimizer)}, which draws "
+            "random numbers for all parameters on every rank. Use stochastic_round=False, or shard_states = False."
+        )
 
 
 def check_batch_norm(model: TrainingMethods, dataset: NervanaDataIterator) -> None:
@@ -682,7 +712,7 @@ def is_expression(model: Any) -> bool:
     costs = cost.costs if type(cost) is Multicost else [cost]
     return (
         network.is_expression
-        and (parallel is None or parallel.reducer.thread is None)
+        and (parallel is None or not parallel.reducer.sums_during_backward)
         and all(getattr(type(model), name).__module__.startswith("neonlite.models.") for name in MODEL_METHODS)
         and MODEL_METHODS.isdisjoint(vars(model))
         and not any(name in vars(cost) for name in COST_METHODS)

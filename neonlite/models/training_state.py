@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.batch_size import complete_batch_size
+from neonlite.backend.batch_size import check_states_are_local, complete_batch_size
 from neonlite.backend.concurrency import exclusive
 from neonlite.backend.objects import constructor_arguments, find_class
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
@@ -236,8 +236,13 @@ class TrainingState(NamedTuple):
 
     @staticmethod
     @exclusive
-    def from_model(model: Any, keep_states: bool = True) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the description and the arrays of a model; without ``keep_states`` those of the network only."""
+    def from_model(
+        model: Any, keep_states: bool = True, on_all_ranks: bool = True
+    ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the description and the arrays of a model; without ``keep_states`` those of the network only.
+
+        Without ``on_all_ranks``, only those of rank 0 are complete.
+        """
         description = TrainingState.describe(model, keep_states)
         arrays = {f"weights/{name}": array for name, array in model.get_weights().items()}
         if model.preprocessing is not None and model.preprocessing.mean is not None:
@@ -247,9 +252,9 @@ class TrainingState(NamedTuple):
             recurrent = [layer.get_state() for layer in layers]
             if model.data_parallel is not None:
                 recurrent = model.data_parallel.gather_states(recurrent)
+            for name, states in iter_optimizer_states(model, on_all_ranks):
+                arrays |= {f"states/{name}/{k}": array for k, array in enumerate(states)}
             for layer, state in zip(layers, recurrent, strict=True):
-                for i, (_, states) in enumerate(parameter_states(layer)):
-                    arrays |= {f"states/{layer.name}/{i}/{k}": t.get() for k, t in enumerate(states)}
                 arrays |= {f"recurrent/{layer.name}/{name}": array for name, array in state.items()}
             if model.accumulated_rows:
                 sums = zip(numbered_gradients(model.layers), model.gradient_sums, strict=True)
@@ -667,6 +672,25 @@ def match_gradient_sums(network: Any, arrays: Arrays, rows: int) -> list[Any]:
     entries = [TensorEntry(key, "dW", gradients.get(key), arrays.get(key)) for key in gradients | arrays]
     check_entries(network, entries)
     return [network.be.array(arrays[key], dtype=compute_dtype(dw)) for key, dw in gradients.items()]
+
+
+def iter_optimizer_states(model: Any, on_all_ranks: bool) -> Iterator[tuple[str, list[NDArray[Any]]]]:
+    """Yield the optimizer states of each parameter, by its layer and number; without ``on_all_ranks`` on rank 0 only.
+
+    With ``world().shard_states``, they are received from the ranks that have them, one parameter after another.
+    """
+    parallel = model.data_parallel
+    if parallel is None:
+        check_states_are_local(model.name, model.layers.parameters)
+    for layer in model.layers.leaves():
+        for i, ((w, _), states) in enumerate(parameter_states(layer)):
+            if parallel is not None and parallel.shards_states:
+                arrays = parallel.gather_optimizer_states(w, states)
+                if parallel.communicator.rank and not on_all_ranks:
+                    continue
+            else:
+                arrays = [t.get() for t in states]
+            yield f"{layer.name}/{i}", arrays
 
 
 def numbered_gradients(network: Any) -> dict[str, Any]:

@@ -263,5 +263,5 @@ def attention(be: BackendBase, q: Operand, k: Operand, v: Operand, mask: Operand
         raise ValueError(
             f"expected q (..., T, d), k (..., S, d) and v (..., S, e), got {q.shape}, {k.shape} and {v.shape}"
         )
-    scores = q @ k.T * (1 / math.sqrt(q.shape[-1]))
+    scores = q * (1 / math.sqrt(q.shape[-1])) @ k.T  # q has fewer elements than the scores
     return (be.softmax(scores, -1) if mask is None else be.masked_softmax(scores, mask, -1)) @ v

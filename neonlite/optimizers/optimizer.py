@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
 from neonlite import typing
 from neonlite.backend import Backend, NervanaObject, Tensor
-from neonlite.backend.batch_size import global_batch_size, require_batch_size
+from neonlite.backend.batch_size import RemoteStates, check_states_are_local, global_batch_size, require_batch_size
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.objects import can_replay, constructor_arguments, same_objects
 from neonlite.backend.planning.assignment import write_array
@@ -382,7 +382,7 @@ class Optimizer(NervanaObject):
         scalars = rule.get_scalars(epoch)
         ws = [*map(operand_of, like)]
         gradients = [be.astype(g, compute_dtype(w)) for w, g in zip(ws, columns[0], strict=True)]
-        gradients = clip_norm(be, gradients, self.gradient_clip_norm)
+        gradients = clip_norm(be, gradients, self.gradient_clip_norm, gradients)
         results: list[Any] = [t + 1]
         for w, g, *states in zip(ws, gradients, *columns[1:], strict=True):
             dtype = compute_dtype(w)
@@ -425,7 +425,8 @@ class Optimizer(NervanaObject):
         assignment: Any = program.assignment
         if not begin_last_write(self):
             program.snapshot.take(self.cuda_graphs)
-        be.replay("update", assignment, (self, assignment.tensors, assignment.operands), self.cuda_graphs)
+        if assignment is not None:  # None: other processes update all parameters
+            be.replay("update", assignment, (self, assignment.tensors, assignment.operands), self.cuda_graphs)
         for step in program.steps:
             step.finish()
 
@@ -460,17 +461,19 @@ class Optimizer(NervanaObject):
         """Record an update for each run of the program that this thread traces."""
         trace.steps += steps
         trace.uses.append(self)
-        tensors, values = zip(*[pair for step in steps for pair in step.assignments()], strict=True)
-        tensors[0].backend.assign(list(tensors), list(values))
+        if pairs := [pair for step in steps for pair in step.assignments()]:
+            tensors, values = zip(*pairs, strict=True)
+            tensors[0].backend.assign(list(tensors), list(values))
 
     def _run_once(self, steps: Sequence[Any]) -> None:
         """Run an update that is not compiled."""
         for step in steps:
             step.count()
-        tensors, values = zip(*[pair for step in steps for pair in step.assignments()], strict=True)
-        if not begin_last_write(self):
-            Snapshot(tensors).take()
-        tensors[0].backend.assign(list(tensors), list(values))
+        if pairs := [pair for step in steps for pair in step.assignments()]:
+            tensors, values = zip(*pairs, strict=True)
+            if not begin_last_write(self):
+                Snapshot(tensors).take()
+            tensors[0].backend.assign(list(tensors), list(values))
         for step in steps:
             step.finish()
 
@@ -541,11 +544,15 @@ class Optimizer(NervanaObject):
         The states of the parameters of a run, which are adjacent in memory, are adjacent too.
         """
         for w in parameters:
+            restore_on_failure(w, "updates")
+            if isinstance(w.states, RemoteStates):
+                kind, t = w.updates or (self.kind, 0)
+                w.updates = self.kind, t if kind == self.kind else 0
+                continue
             if w.states is None:
                 on_failure(setattr, w, "states", None)
                 w.states = []
             states = w.states
-            restore_on_failure(w, "updates")
             on_failure(states.__setitem__, slice(None), [*states])
             kind, t = w.updates or (self.kind, self.t if states else 0)
             if kind != self.kind:
@@ -553,10 +560,12 @@ class Optimizer(NervanaObject):
             w.updates = self.kind, t if states or (kind == self.kind and not self.state_names) else 0
         rest = iter(parameters)
         for run in runs:
-            self._allocate_states(list(islice(rest, len(run))))
+            self._allocate_states([w for w in islice(rest, len(run)) if not isinstance(w.states, RemoteStates)])
 
     def _allocate_states(self, run: list[Tensor]) -> None:
         """Allocate adjacent states for adjacent parameters; new states are zeros, existing values are copied."""
+        if not run:
+            return
         for w in run:
             if w.states and [x.shape for x in w.states] != [w.shape] * len(self.state_names):
                 raise ValueError(
@@ -632,15 +641,25 @@ class Step:
         merges = settings.merges and optimizer.merges_parameters
         pairs = sort_by_address(pairs) if merges else pairs
         runs = contiguous_runs(pairs) if merges else [[(w,)] for w, _ in pairs]
+        shard = self.be.minibatch_shard
+        if shard is None or not shard.shards_states:
+            check_states_are_local(optimizer.classnm, parameters)
         optimizer._continue_states([w for w, _ in pairs], runs)
         counts = sorted({w.updates for w, _ in pairs})  # parameters of an equal number of updates have the same scalars
-        # each parameter, the index of its number of updates, and its states
-        self.members = [(w, counts.index(w.updates), tuple(w.states)) for w, _ in pairs]
+        # each parameter, the index of its number of updates, and its states; None if another process has these
+        self.members: list[tuple[Tensor, int, Any]] = [
+            (w, counts.index(w.updates), None if isinstance(w.states, RemoteStates) else (*w.states,)) for w, _ in pairs
+        ]
         self.first = [next(w for w, k, _ in self.members if k == i) for i in range(len(counts))]  # one of each index
         self.rows: list[tuple[int, Sequence[Any]]] = []  # this index; and the parameter, its gradient and its states
-        for updates, part in groupby([(w, g, *w.states) for w, g in pairs], lambda row: row[0].updates):
-            rows = list(part)
-            self.rows += [(counts.index(updates), x) for x in (merge_contiguous(rows) if merges else rows)]
+        self.gradients: list[tuple[Any, Any]] = []  # of all parameters, also those that other processes update
+        for updates, part in groupby(pairs, lambda pair: pair[0].updates):
+            group = list(part)
+            rows: Any = [(w, g, *w.states) for w, g in group if not isinstance(w.states, RemoteStates)]
+            is_complete, rows = len(rows) == len(group), merge_contiguous(rows) if merges else rows
+            self.rows += [(counts.index(updates), x) for x in rows]
+            every = rows if is_complete else merge_contiguous(group) if merges else group
+            self.gradients += [(w, g) for w, g, *_ in every]
         self.before: tuple[int, Any] = optimizer.t, counts  # the numbers of updates before the last ``count``
         self.counts = [t for _, t in counts]  # when the expressions are built
         self.scalars: list[dict[str, Any]] = [optimizer._get_scalars_at(t, self.epoch) for t in self.counts]
@@ -658,7 +677,8 @@ class Step:
         updates: list[Any] = [w.updates for w in self.first]
         for w, k, states in self.members:
             is_of_kind = w.updates is not None and w.updates[0] == self.kind and w.updates == updates[k]
-            if not is_of_kind or w.states is None or not same_objects(w.states, states):
+            is_remote = states is None and isinstance(w.states, RemoteStates)
+            if not is_of_kind or not (is_remote or (states is not None and same_objects(w.states or (), states))):
                 return None
         return updates
 
@@ -690,11 +710,13 @@ class Step:
     def assignments(self) -> list[tuple[Tensor, Operand]]:
         """Return each parameter and state with its new value."""
         optimizer, be = self.optimizer, self.be
-        gradients: list[Any] = []
-        for _, (w, g, *_) in self.rows:
-            g = be.astype(g, compute_dtype(w))
-            gradients.append(reduce(truediv, self.divisors, g))
-        gradients = clip_norm(be, gradients, self.rule.gradient_clip_norm)
+        scaled: dict[int, Any] = {}  # by the id of the gradient
+        for w, g in (*self.gradients, *((w, g) for _, (w, g, *_) in self.rows)):
+            if id(g) not in scaled:
+                scaled[id(g)] = reduce(truediv, self.divisors, be.astype(g, compute_dtype(w)))
+        gradients = [scaled[id(g)] for _, (_, g, *_) in self.rows]
+        every = [scaled[id(g)] for _, g in self.gradients]
+        gradients = clip_norm(be, gradients, self.rule.gradient_clip_norm, every)
         result: list[tuple[Tensor, Operand]] = []
         t = optimizer.t
         for (k, (w, _, *states)), g in zip(self.rows, gradients, strict=True):
@@ -704,11 +726,11 @@ class Step:
         return result
 
 
-def clip_norm(be: Any, gradients: list[Any], limit: float | None) -> list[Any]:
-    """Return gradients scaled so that their norm is at most a limit, if there is one."""
+def clip_norm(be: Any, gradients: list[Any], limit: float | None, every: list[Any]) -> list[Any]:
+    """Return gradients scaled so that the norm of every gradient together is at most a limit, if there is one."""
     if not limit or not gradients:
         return gradients
-    norm = be.sqrt(reduce(add, [be.reshape(be.sum(be.square(g)), (1, 1)) for g in gradients]))
+    norm = be.sqrt(reduce(add, [be.reshape(be.sum(be.square(g)), (1, 1)) for g in every]))
     return [g * (limit / be.maximum(norm, limit)) for g in gradients]
 
 
@@ -830,7 +852,7 @@ def program_key(parameters: list[tuple[Owner, Parameter]]) -> tuple[object, ...]
 def check_parameters(parameters: list[Parameter]) -> None:
     """Raise TypeError or ValueError if parameters cannot be updated together."""
     for (w, dw), states in parameters:
-        if not isinstance(w, Tensor) or not isinstance(dw, Tensor) or not isinstance(states, list):
+        if not isinstance(w, Tensor) or not isinstance(dw, Tensor) or not isinstance(states, list | RemoteStates):
             raise TypeError(
                 f"get_params(): expected ((W, dW), states), two tensors and a list, got (({describe(w)}, "
                 f"{describe(dw)}), {describe(states)}). Allocate the layers first."

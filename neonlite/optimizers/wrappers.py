@@ -452,7 +452,7 @@ class ScaledStep:
     def assignments(self) -> list[tuple[Tensor, Operand]]:
         """Return each parameter and state with its new value, or its old one if a gradient is not finite."""
         be = self.be
-        gradients = [g for step in self.steps for _, (_, g, *_) in step.rows]
+        gradients = [g for step in self.steps for _, g in step.gradients]
         finite = are_finite(be, gradients)
         pairs = [pair for step in self.steps for pair in step.assignments()]
         return [(self.overflow, 1 - finite), *((t, be.where(finite, value, t)) for t, value in pairs)]

@@ -97,9 +97,63 @@ def test_training_resumes_on_another_number_of_processes(tmp_path):
     assert_close(path, whole, 1e-4)
 
 
+KILLING = """
+import os, pathlib, signal, threading, time
+def kill():
+    path = pathlib.Path(os.environ["CHECKPOINT"])
+    while not path.exists():
+        time.sleep(0.01)
+    pathlib.Path(f"{path}.killed").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+if os.environ.get("PMI_RANK") == "1" and not os.path.exists(os.environ["CHECKPOINT"]):
+    threading.Thread(target=kill, daemon=True).start()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("data", ["digits", "csv"])
+def test_training_whose_process_is_killed_restarts_from_its_checkpoint(tmp_path, monkeypatch, data):
+    path, whole, table = tmp_path / "a.neon", tmp_path / "whole.neon", tmp_path / "t.csv"
+    table.write_text("a,b,target\n" + "".join(f"{i}.5,{i % 7}.5,{'xy'[i % 2]}\n" for i in range(2000)))
+    source = ["digits"] if data == "digits" else [table, "--target", "target", "--hidden", 8]
+    common = (
+        "train",
+        *source,
+        "--no-progress-bar",
+        "--patience",
+        0,
+        "--lr",
+        0.01,
+        "--seed",
+        3,
+        "-n",
+        2,
+        "-e",
+        6,
+        "--save",
+    )
+    status, output, errors = neonlite(*common, whole)
+    assert status == 0, (output, errors)
+    (tmp_path / "sitecustomize.py").write_text(KILLING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
+    monkeypatch.setenv("CHECKPOINT", str(path))
+    status, output, errors = neonlite(*common, path, "--restarts", 2)
+    assert status == 0, (output, errors)
+    assert path.with_name("a.neon.killed").exists()
+    assert "restart 1 of 2" in errors
+    assert_close(path, whole, 0)
+    status, _, errors = neonlite(*common, path, "--restarts", 2)
+    assert status
+    assert (
+        f"--restarts: expected a new file as --save, from which a restart resumes, got {path}, which exists" in errors
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["digits", "--restarts", "1"], r"--restarts: expected the number of processes, such as -n 4, got none"),
+        (["digits", "-n", "2", "--restarts", "1"], r"--restarts: expected a new file as --save.*, got none"),
         (["digits", "--hosts", "localhost"], r"--hosts: expected the number of processes, such as -n 4, got none"),
         (["digits", "-n", "3", "-z", "2"], r"rank 0:\n.*--batch-size: expected a row for each of 3 processes, got 2"),
         (["nothing.csv", "-n", "2"], r"nothing\.csv"),

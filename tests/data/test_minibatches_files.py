@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +191,61 @@ def test_a_file_of_100_gb_is_shuffled_in_little_memory(tmp_path):
             break
     assert largest < 40  # MB
     assert (tmp_path / "x.npy").stat().st_blocks < 1e5
+
+
+# --- predict and evaluate ---
+
+
+def peak(act):
+    """Return the most memory, in MB, that NumPy has allocated at a time."""
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1] / 1e6
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["encoded", "scaled", "scaled integers", "plain"])
+@pytest.mark.parametrize("of_several", [False, True])
+def test_predictions_and_metrics_of_files_are_those_of_arrays_in_little_memory(tmp_path, kind, of_several):
+    """The file has 4 MB, or 16 MB of floats; a mask of all values, or their copy, would have at least 4 MB."""
+    generator = np.random.default_rng(1)
+    is_integer = kind in ("encoded", "scaled integers")
+    x = generator.integers(0, 255, (8_000, 500), np.uint8)
+    x = x if is_integer else np.float32(x / 255)
+    y = generator.integers(0, 2, len(x))
+    nl.gen_backend("cpu", rng_seed=3, batch_size=100)
+    model = nl.Model([nl.layers.Affine(2, activation="softmax")])
+    if kind == "encoded":
+        model.fit(x[:1000], y[:1000], epochs=1, standardize=True, progress_bar=False)
+    else:
+        some = x[:1000] if kind == "plain" else generator.integers(0, 255, (1000, 500), np.uint8)
+        data = ArrayIterator(some, y[:1000], nclass=2, scale=None if kind == "plain" else 1 / 255)
+        model.fit(data, "cross_entropy", "sgd", 1)
+    files = shards(tmp_path, x, 7, 3000) if of_several else mapped(tmp_path, x)
+    predicted, evaluated = model.predict(x), model.evaluate(x, y)
+    np.testing.assert_array_equal(model.predict(files), predicted)
+    assert model.evaluate(files, y) == evaluated
+    assert kind == "scaled integers" or peak(lambda: model.predict(x)) >= 4
+    assert peak(lambda: model.predict(files)) < 2.5
+    assert peak(lambda: model.evaluate(files, y)) < 2.5
+    one = files[5] if not of_several else files[5:6][0]
+    np.testing.assert_allclose(model.predict(one), predicted[5], rtol=1e-5)
+
+
+def test_predict_names_the_row_of_a_file_with_nan_or_out_of_the_range_of_the_training_data(tmp_path):
+    x = np.random.default_rng(0).integers(0, 255, (300, 4), np.uint8)
+    nl.gen_backend("cpu", rng_seed=3, batch_size=100)
+    model = nl.Model([nl.layers.Affine(2, activation="softmax")])
+    model.fit(ArrayIterator(x, np.zeros(300, int), nclass=2, scale=1 / 255), "cross_entropy", "sgd", 1)
+    floats = np.float32(x / 255)
+    floats[251, 2] = np.nan
+    with pytest.raises(ValueError, match="expected finite values, got NaN or infinity in row 251"):
+        model.predict(mapped(tmp_path, floats))
+    floats[251, 2] = 7.5
+    with pytest.raises(ValueError, match=r"expected uint8 from 0 to 25., as in the training data, .* from 0\S* to 7.5"):
+        model.predict(mapped(tmp_path, floats))
 
 
 # --- fit -------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from helpers.mpi import Ranks, needs_mpi, shared_folder
 
 from neonlite import cleanup_backend, gen_backend
 from neonlite.distributed import Communicator, NcclCommunicator, world
+from neonlite.distributed.optimizer import GradientReducer
+from neonlite.layers import Linear, Sequential
 from neonlite.models import Model
 
 TOGETHER = {
@@ -277,10 +279,69 @@ def test_training_on_gpus_sums_gradients_by_nccl(ranks, deterministic, n):
     model.fit(dataset, cost, optimizer("sgd"), EPOCHS["partial"])
     cleanup_backend()
     for weights, calls in results:
-        assert calls == {"allGather" if deterministic and n > 2 else "allReduce"}
+        assert calls == {"bcast", "allGather" if deterministic and n > 2 else "allReduce"}
         for name, w in model.get_weights().items():
             np.testing.assert_array_equal(weights[name], results[0][0][name])
             np.testing.assert_allclose(weights[name], w, rtol=1e-5, atol=1e-5)
+
+
+WAIT, WAIT_FOR_NCCL = [("record", "null"), ("wait", "own")], [("record", "own"), ("wait", "null")]
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [2, 3])
+def test_nccl_has_its_stream_and_the_host_does_not_wait(ranks, n):
+    for result in ranks("nccl", n):
+        assert result["order"] == [
+            *(*WAIT, ("allReduce", "own"), *WAIT_FOR_NCCL),
+            *(*WAIT, ("groupStart", "null"), ("bcast", "own"), ("groupEnd", "null"), *WAIT_FOR_NCCL),
+        ]
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [2, 3])
+def test_nccl_sums_buckets_during_the_backward_pass_and_the_update_waits_for_all(ranks, n):
+    results = ranks("nccl", n)
+    for result in results:
+        step = result["overlap"]
+        starts = [i for i, (operation, _) in enumerate(step) if operation == "allReduce"]
+        last_layer = max(i for i, (operation, _) in enumerate(step) if operation == "bprop")
+        assert len(starts) == 6  # each bias is a layer
+        assert starts[1] < last_layer
+        for i in starts:
+            assert step[i - 2 : i + 1] == [*WAIT, ("allReduce", "own")]
+        assert step[starts[-1] + 1 :] == WAIT_FOR_NCCL
+        assert step.count(("wait", "null")) == 1
+        assert ("synchronize", "own") not in step
+        for name, w in results[0]["overlap, weights"].items():
+            np.testing.assert_array_equal(result["overlap, weights"][name], w)
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [2, 3])
+def test_updated_weights_of_gpus_are_sent_by_nccl(ranks, n):
+    for result in ranks("nccl", n):
+        (weights, copies), (sharded, more) = (result["states", shard] for shard in (False, True))
+        assert more - copies == 10 * n  # a copy of the weights of each rank in each of 10 steps
+        for name, w in weights.items():
+            np.testing.assert_array_equal(sharded[name], w)
+
+
+def test_buckets_of_gpus_are_larger():
+    class Communicator:
+        compress_gradients = False
+
+        def is_asynchronous(self, buffer):
+            return self.is_gpu
+
+    gen_backend("cpu", batch_size=1)
+    net = Sequential([Linear(1, "ones")]).configure(1)
+    net.allocate()
+    for is_gpu, nbytes in ((False, 4 << 20), (True, 25 << 20)):
+        communicator = Communicator()
+        communicator.is_gpu = is_gpu
+        assert GradientReducer(communicator, net, overlap=True).limit == nbytes
+    cleanup_backend()
 
 
 def test_the_communicator_of_gpus_is_one_of_mpi():

@@ -636,6 +636,7 @@ from neonlite.layers import Affine, Dropout
 
 path, kills = sys.argv[1], sys.argv[2:]
 comm = world()
+comm.shard_states = "sharded" in kills
 be = nl.gen_backend("cpu", batch_size=8, rng_seed=1)
 generator = np.random.default_rng(0)
 X, y = generator.random((90, 5), np.float32), generator.integers(0, 3, 90)
@@ -660,12 +661,13 @@ model.fit(train, "cross_entropy", "adam", 4, callbacks, distributed=True)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("options", [[], ["sharded"]])
 def test_a_job_whose_rank_is_killed_is_started_again_and_ends_with_the_bits_of_an_uninterrupted_one(
-    tmp_path, capfd, monkeypatch
+    tmp_path, capfd, monkeypatch, options
 ):
     (tmp_path / "train.py").write_text(RESUMING)
     monkeypatch.chdir(tmp_path)
-    assert main(["-n", "2", "--restarts", "3", "train.py", "killed.neon", "0-2", "2-3"]) == 0
+    assert main(["-n", "2", "--restarts", "3", "train.py", "killed.neon", "0-2", "2-3", *options]) == 0
     errors = capfd.readouterr().err
     assert main(["-n", "2", "train.py", "whole.neon"]) == 0
     assert re.findall("restart . of 3", errors) == ["restart 1 of 3", "restart 2 of 3"]

@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,8 +16,11 @@ import numpy as np
 from helpers.data_parallel import EPOCHS, TOTAL, optimizer, problem
 from helpers.mpi import main
 from helpers.runtimes import new_backend
+from helpers.standin_cupy import LOG, log
 from neonlite import cleanup_backend, gen_backend
+from neonlite.callbacks import CallbackBase
 from neonlite.distributed import NcclCommunicator, communicator
+from neonlite.distributed.optimizer import GradientReducer
 from neonlite.models import Model
 
 RUNTIMES = ["cpu", "mkl", "torch", "strict"]
@@ -177,15 +181,23 @@ class FakeNcclCommunicator:
         nbytes = count * np.dtype(name).itemsize
         return np.frombuffer((ctypes.c_char * nbytes).from_address(pointer), name)
 
+    def record(self, name: str, stream: int) -> None:
+        self.calls.append(name)
+        log(name, stream)
+
+    def bcast(self, pointer: int, count: int, dtype: int, root: int, stream: int) -> None:
+        self.record("bcast", stream)
+        self.comm.Bcast(self.memory(pointer, count, dtype), root)
+
     def allReduce(self, source: int, target: int, count: int, dtype: int, op: int, stream: int) -> None:
         assert op == 0
         assert dtype != NCCL_DTYPES["FLOAT16"]
-        self.calls.append("allReduce")
+        self.record("allReduce", stream)
         sent = self.memory(source, count, dtype).copy()
         self.comm.Allreduce(sent, self.memory(target, count, dtype))
 
     def allGather(self, source: int, target: int, count: int, dtype: int, stream: int) -> None:
-        self.calls.append("allGather")
+        self.record("allGather", stream)
         sent = self.memory(source, count, dtype).copy()
         self.comm.Allgather(sent, self.memory(target, count * self.comm.size, dtype))
 
@@ -198,6 +210,7 @@ def fake_nccl():
     os.environ["NEONLITE_KERNELS"] = "0"
     module: Any = ModuleType("cupy.cuda.nccl")
     module.available, module.NCCL_SUM, module.NcclCommunicator = True, 0, FakeNcclCommunicator
+    module.groupStart, module.groupEnd = (partial(log, name, 0) for name in ("groupStart", "groupEnd"))
     module.get_unique_id = lambda: ("id of rank 0",)
     vars(module).update({f"NCCL_{name}": code for name, code in NCCL_DTYPES.items()})
     with installed():
@@ -209,6 +222,53 @@ def fake_nccl():
         finally:
             cleanup_backend()
             sys.modules.pop("cupy.cuda.nccl", None)
+
+
+def sum_and_log(gpus):
+    """Return what the streams do for a sum and a copy."""
+    be = new_backend("gpu")
+    x = be.array(np.ones((6, 10), np.float32))
+    start = len(LOG)
+    gpus.all_reduce(x)
+    gpus.broadcast(x, 1)
+    cleanup_backend()
+    return LOG[start:]
+
+
+def overlapped_step(gpus):
+    """Return what the streams and the layers do in the last step of a training with a bucket for each layer."""
+    from neonlite.models import data_parallel
+
+    gen_backend("gpu", rng_seed=7, batch_size=TOTAL // gpus.size)
+    layers, dataset, cost = problem("mlp")
+    model, original = Model(layers), data_parallel.GradientReducer
+    gpus.overlap, data_parallel.GradientReducer = True, partial(GradientReducer, bucket_bytes=1)
+    try:
+        model.initialize(dataset, cost)
+        for layer in model.layers.layers:
+
+            def bprop(*args, wrapped=layer.bprop, **options):
+                log("bprop", 0)
+                return wrapped(*args, **options)
+
+            layer.bprop = bprop
+        record = RecordStep()
+        model.fit(dataset, cost, optimizer("sgd"), 1, record, distributed=gpus, cuda_graphs=False)
+    finally:
+        gpus.overlap, data_parallel.GradientReducer = False, original
+    weights = model.get_weights()
+    cleanup_backend()
+    return record.step, weights
+
+
+class RecordStep(CallbackBase):
+    """Records what the streams and the layers do in the last step."""
+
+    def on_minibatch_begin(self, epoch, minibatch):
+        LOG.clear()
+
+    def on_minibatch_end(self, epoch, minibatch):
+        self.step = LOG[:]
 
 
 def nccl(comm, folder):
@@ -239,6 +299,16 @@ def nccl(comm, folder):
             model = Model(layers)
             model.fit(dataset, cost, optimizer("sgd"), EPOCHS["partial"], distributed=gpus)
             result["fit", deterministic] = model.get_weights(), set(FakeNcclCommunicator.calls)
+            cleanup_backend()
+        result["order"] = sum_and_log(gpus)
+        result["overlap"], result["overlap, weights"] = overlapped_step(gpus)
+        for gpus.shard_states in (False, True):
+            start = len(LOG)
+            gen_backend("gpu", rng_seed=7, batch_size=TOTAL // comm.size)
+            layers, dataset, cost = problem("mlp")
+            model = Model(layers)
+            model.fit(dataset, cost, optimizer("adam"), 2, distributed=gpus)
+            result["states", gpus.shard_states] = model.get_weights(), LOG[start:].count(("bcast", "own"))
             cleanup_backend()
         gpus.monitor.close()
     return result

@@ -152,10 +152,13 @@ def reordered(be: Backend) -> Any:
     back = be.empty(x.shape)
     if not hasattr(be.primitives, "reorder"):
         return x
-    array, target = (t._array for t in (x, back))
-    nhwc_buffer = be.runtime.xp.empty(array.size, dtype=array.dtype)
-    be.primitives.reorder(ImageShape(*x.shape), array, nhwc_buffer, False)
-    be.primitives.reorder(ImageShape(*x.shape), target, nhwc_buffer, True)
+    y = be.ones((2, 1, 2))
+    xp, small, shapes = be.runtime.xp, be.empty(y.shape), (ImageShape(*x.shape), ImageShape(*y.shape))
+    buffers = [xp.empty(t.size, dtype=t._array.dtype) for t in (x, y)]
+    for arrays, to_chwn in (((x, y), False), ((back, small), True)):
+        be.primitives.reorder_all(
+            [(shape, t._array, b, to_chwn) for shape, t, b in zip(shapes, arrays, buffers, strict=True)]
+        )
     return back
 
 

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 
 class Compiled(NamedTuple):
-    """A compiled kernel: its PTX assembly, and its resource usage from the compiler's log."""
+    """A compiled kernel: its PTX assembly and its binary, and its resource usage from the compiler's log."""
 
     registers: int
     spilled: int  # bytes of register spills
     stack: int  # bytes of the stack frame
     assembly: str
+    binary: bytes
+    log: str
 
 
 @cache
@@ -29,6 +31,13 @@ def library() -> Any:
     return ctypes.CDLL(str(paths[-1])) if paths else None
 
 
+def version() -> tuple[int, int]:
+    """Return the version of the library."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return major.value, minor.value
+
+
 def compiled(source: str, architecture: str, options: Sequence[str]) -> Compiled:
     """Compile a source for an architecture such as "sm_90"; AssertionError with the log if it does not compile."""
     nvrtc, program = library(), ctypes.c_void_p()
@@ -38,7 +47,8 @@ def compiled(source: str, architecture: str, options: Sequence[str]) -> Compiled
     failed = nvrtc.nvrtcCompileProgram(
         program, len(arguments), (ctypes.c_char_p * len(arguments))(*map(str.encode, arguments))
     )
-    log, assembly = (text(program, name) for name in ("ProgramLog", "PTX"))
+    log, assembly = (read(program, name).rstrip(b"\0").decode() for name in ("ProgramLog", "PTX"))
+    binary = b"" if failed else read(program, "CUBIN")
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     assert not failed, f"{log}\n{source}"
 
@@ -47,13 +57,14 @@ def compiled(source: str, architecture: str, options: Sequence[str]) -> Compiled
 
     assert "registers" in log, log
     spilled = largest(r"(\d+) bytes spill stores") + largest(r"(\d+) bytes spill loads")
-    return Compiled(largest(r"Used (\d+) registers"), spilled, largest(r"(\d+) bytes stack frame"), assembly)
+    stack = largest(r"(\d+) bytes stack frame")
+    return Compiled(largest(r"Used (\d+) registers"), spilled, stack, assembly, binary, log)
 
 
-def text(program: Any, name: str) -> str:
-    """Return the log or the assembly of a program."""
+def read(program: Any, name: str) -> bytes:
+    """Return the log, the assembly or the binary of a program."""
     nvrtc, size = library(), ctypes.c_size_t()
     getattr(nvrtc, f"nvrtcGet{name}Size")(program, ctypes.byref(size))
     buffer = ctypes.create_string_buffer(size.value)
     getattr(nvrtc, f"nvrtcGet{name}")(program, buffer)
-    return buffer.value.decode()
+    return buffer.raw

@@ -14,7 +14,7 @@ from neonlite import Backend
 from neonlite.backend.runtimes import cuda as images
 from neonlite.backend.runtimes.base import ReferenceExecutor
 from neonlite.backend.runtimes.cuda import codegen as kernels_module, kernels
-from neonlite.backend.runtimes.cuda.convolution import IM2COL_KERNEL, REORDER_KERNEL, Cudnn
+from neonlite.backend.runtimes.cuda.convolution import IM2COL_KERNEL, Cudnn, reorder_kernel
 from neonlite.backend.runtimes.cuda.libraries import GemmDesc
 from neonlite.backend.runtimes.cuda.op_templates import OP_TEMPLATES
 from neonlite.backend.runtimes.cuda.simulator import SimulatedDriver, SimulatedGPU
@@ -145,5 +145,5 @@ def texts() -> dict[str, tuple[str, dict[str, str]]]:
         "regions": (kernels.ROI_POOL_KERNEL, {"ArgIndex": "int32"}),
         "lrn": (images.LRN_FPROP, {}),
         "lrn back": (images.LRN_BPROP, {}),
-        "turn": (REORDER_KERNEL, {}),
+        "turn": (reorder_kernel((1, 2)), {}),
     }

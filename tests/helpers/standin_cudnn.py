@@ -73,6 +73,9 @@ class GraphTensor:
     def __init__(self, dim: Sequence[int] = (), stride: Sequence[int] = (), data_type: Any = None) -> None:
         self.dim, self.stride, self.kind, self.is_output = dim, stride, data_type, False
 
+    def get_uid(self) -> int:
+        return id(self)
+
     def set_output(self, value: bool) -> GraphTensor:
         self.is_output = value
         return self
@@ -178,22 +181,22 @@ class Graph:
     def get_workspace_size_plan_at_index(self, index: int) -> int:
         return PLANS[index]
 
-    def execute_plan_at_index(self, addresses: dict[Any, int], workspace: int, index: int, handle: int) -> None:
+    def execute_plan_at_index(self, addresses: dict[int, int], workspace: int, index: int, handle: int) -> None:
         self.ran.append(index)
         self._run(addresses, workspace, handle, PLANS[index])
 
-    def execute(self, addresses: dict[Any, int], workspace: int, handle: int) -> None:
+    def execute(self, addresses: dict[int, int], workspace: int, handle: int) -> None:
         self.ran.append(None)
         self._run(addresses, workspace, handle, self.get_workspace_size())
 
-    def _run(self, addresses: dict[Any, int], workspace: int, handle: int, nbytes: int) -> None:
+    def _run(self, addresses: dict[int, int], workspace: int, handle: int, nbytes: int) -> None:
         assert handle is self.frontend.handle
         if self.frontend.fails == "execute":
             raise RuntimeError("libnvrtc.so.13: cannot open shared object file")
         assert self.steps[:4] == ["validate", "build_operation_graph", "create_execution_plans", "check_support"]
         ctypes.memset(workspace, 0xFF, nbytes)
-        a, b = (x.at(addresses[x]).astype(float) for x in self.operands)
-        out, sizes = self.result.at(addresses[self.result]), {k: tuple(v) for k, v in self.geometry.items()}
+        a, b = (x.at(addresses[x.get_uid()]).astype(float) for x in self.operands)
+        out, sizes = self.result.at(addresses[self.result.get_uid()]), {k: tuple(v) for k, v in self.geometry.items()}
         if len(sizes["padding"]) == 2:
             sizes = {k: (int(k != "padding"), *v) for k, v in sizes.items()}
         geometry = sizes["padding"], sizes["stride"], sizes["dilation"]
@@ -207,5 +210,5 @@ class Graph:
             result = textbook.conv_update(a.transpose(images), b.transpose(images), out.shape[2:], *geometry)
         result = result.transpose(4, 0, 1, 2, 3)
         if self.bias_of is not None:
-            result = result + self.bias_of.at(addresses[self.bias_of])
+            result = result + self.bias_of.at(addresses[self.bias_of.get_uid()])
         out[...] = np.maximum(result, 0) if self.rectified else result

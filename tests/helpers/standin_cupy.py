@@ -49,6 +49,12 @@ class Machine:
 
 MACHINE = Machine()
 HERE = threading.local()
+LOG: list[tuple[str, str]] = []  # events, waits and NCCL's operations: each with its stream, "null" or "own"
+
+
+def log(operation: str, stream: Any) -> None:
+    """Record an operation of a stream, given itself or its address."""
+    LOG.append((operation, "own" if getattr(stream, "ptr", stream) else "null"))
 
 
 class CUDARuntimeError(RuntimeError):
@@ -123,6 +129,11 @@ class Stream:
 
     def synchronize(self) -> None:
         check()
+        log("synchronize", self)
+
+    def wait_event(self, event: Event) -> None:
+        log("wait", self)
+        assert event.stream is not self
 
     def begin_capture(self, mode: Any = None) -> None:
         """Start to capture kernels. CuPy functions, which a real GPU captures, are rejected here."""
@@ -154,7 +165,8 @@ class Event:
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None: ...
 
     def record(self, stream: Any = None) -> None:
-        self.at = time.perf_counter()
+        self.at, self.stream = time.perf_counter(), stream or globals()["stream"]()
+        log("record", self.stream)
 
     def synchronize(self) -> None: ...
 

@@ -29,10 +29,10 @@ from neonlite.callbacks import (
 from neonlite.data import ArrayIterator, MappedArray, NervanaDataIterator, minibatches
 from neonlite.distributed import Distributed, communicator, world
 from neonlite.distributed.optimizer import GradientReducer
-from neonlite.initializers import Constant
+from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Dropout, GeneralizedCost, GeneralizedGANCost, GenerativeAdversarial, Linear
 from neonlite.models import GAN, Model, data_parallel
-from neonlite.optimizers import Adam, LossScaling
+from neonlite.optimizers import LAMB, Adam, GradientDescentMomentum, LossScaling, MultiOptimizer, Muon, WeightAverage
 from neonlite.transforms import (
     ROCAUC,
     Accuracy,
@@ -242,6 +242,154 @@ def compressed(comm, folder):
         result["error"] = message(lambda: fitted("mlp", "sgd"))
     finally:
         comm.compress_gradients, communicator.MAX_GATHERED_BYTES = False, limit
+    return result
+
+
+SHARDED = {
+    "adam": lambda: Adam(learning_rate=0.01),
+    "clipped": lambda: Adam(learning_rate=0.01, gradient_clip_norm=0.05),
+    "scaled": lambda: LossScaling(Adam(learning_rate=0.01, gradient_clip_norm=0.5), growth_interval=5),
+    "averaged": lambda: WeightAverage(Adam(learning_rate=0.01), decay=0.9),
+    "of norms": lambda: LAMB(learning_rate=0.01),
+    "orthogonal": lambda: Muon(learning_rate=0.01),
+    "several": lambda: MultiOptimizer(
+        {"default": Adam(learning_rate=0.01), "Bias": GradientDescentMomentum(0.1, 0.9), "hidden": "rmsprop"}
+    ),
+}
+
+
+def num_states(model):
+    """Return the number of elements of the optimizer states of this rank."""
+    return sum(t.size for w in model.layers.parameters for t in w.states)
+
+
+def sharded(comm, folder):
+    """Train with the states of all parameters on each rank, and with those of a part; also accumulated, and in 16 bits.
+
+    A callback of all ranks saves a checkpoint.
+    """
+    cases = {("mlp", rule): {} for rule in SHARDED} | {("partial", "adam"): {"accumulate": 2}, ("lstm", "adam"): {}}
+    cases |= {("norm", "scaled"): {"datatype": "float16"}, ("single", "adam"): {}}
+    result: dict[Any, Any] = {}
+    for comm.shard_states in (False, True):
+        for (kind, rule), options in cases.items():
+            start(comm, datatype=options.get("datatype", "float32"))
+            layers, dataset, cost = problem("mlp" if kind == "single" else kind)
+            layers = [Linear(CLASSES, Gaussian(scale=0.1), name="only")] if kind == "single" else layers
+            cost = GeneralizedCost(MeanSquared()) if kind == "single" else cost
+            model = Model(layers, name="model")
+            callbacks = Callbacks(model, dataset, progress_bar=False)
+            path = folder / f"{kind}-{rule}-{comm.shard_states}-of-{comm.size}.model"
+            callbacks.add_callback(SerializeModelCallback(path))
+            chosen, accumulate = SHARDED[rule](), options.get("accumulate", 1)
+            model.fit(dataset, cost, chosen, 2, callbacks, accumulate=accumulate, distributed=True)
+            result[kind, rule, comm.shard_states] = model.get_weights(), num_states(model)
+    comm.shard_states = False
+    return result
+
+
+def sharded_frozen(comm, folder):
+    """Train the last layers, then all of them."""
+    result = {}
+    for comm.shard_states in (False, True):
+        start(comm)
+        layers, dataset, cost = problem("mlp")
+        model = Model(layers)
+        model.initialize(dataset, cost)
+        model.layers["hidden"].trainable = False
+        callback = Thaw(model)
+        model.fit(dataset, cost, optimizer("adam"), 3, callback, distributed=True)
+        result[comm.shard_states] = callback.before, model.get_weights()
+    comm.shard_states = False
+    return result
+
+
+class Thaw(CallbackBase):
+    def __init__(self, model):
+        self.model, self.before = model, None
+
+    def on_epoch_end(self, epoch):
+        if epoch == 0:
+            self.before = self.model.get_weights()
+            self.model.layers["hidden"].trainable = True
+
+
+def sharded_continued(comm, folder):
+    """Divide the states in some epochs only."""
+    result = {}
+    for parts in ((False, False, False), (True, True, True), (True, False, False), (False, True, False)):
+        start(comm)
+        layers, dataset, cost = problem("mlp")
+        model, rule, sizes = Model(layers), optimizer("adam"), []
+        for epoch, comm.shard_states in enumerate(parts):
+            model.fit(dataset, cost, rule, epoch + 1, distributed=True)
+            sizes.append(num_states(model))
+        result[parts] = model.get_weights(), sizes
+    comm.shard_states = False
+    return result
+
+
+def sharded_parts(comm, folder):
+    """Train three parts from checkpoints within epochs, with divided states in the first two."""
+    result = {}
+    for kind, stops in PARTS.items():
+        first, second = folder / f"shard-{kind}-1-of-{comm.size}.model", folder / f"shard-{kind}-2-of-{comm.size}.model"
+        comm.shard_states = True
+        run_part(comm, None, first, kind, stops[0])
+        comm.barrier()  # rank 0 has written the file
+        run_part(comm, first, second, kind, stops[1])
+        comm.barrier()
+        comm.shard_states = False
+        result[kind] = run_part(comm, second, None, kind, (9, 9))
+    return result
+
+
+def sharded_on_more(comm, folder):
+    """Continue the checkpoint of 2 ranks with divided states."""
+    comm.shard_states = True
+    result = {kind: run_part(comm, folder / f"shard-{kind}-2-of-2.model", None, kind, (9, 9)) for kind in PARTS}
+    comm.shard_states = False
+    return result
+
+
+def sharded_refused(comm, folder):
+    """Return the errors of what needs the states of all parameters, or cannot divide them."""
+    result = {}
+    comm.shard_states = True
+    start(comm)
+    layers, dataset, cost = problem("mlp")
+    model, rule = Model(layers, name="model"), WeightAverage(Adam(learning_rate=0.01))
+    model.fit(dataset, cost, rule, 1, distributed=True)
+    result["save"] = message(lambda: model.save_params(folder / f"no-{comm.rank}.model"))
+    result["copy"] = message(model.copy)
+    result["averaged"] = message(lambda: rule.averaged(model))
+    result["serialize"] = message(model.layers.serialize)
+    result["optimize"] = message(lambda: rule.optimize(model.layers_to_optimize, 0))
+    with warnings.catch_warnings(action="ignore"):
+        result["fit alone"] = message(lambda: model.fit(dataset, cost, rule, 2))
+    model.save_params(folder / f"yes-{comm.rank}.model", keep_states=False)
+
+    class Own(Adam):
+        def optimize(self, layer_list, epoch=0):
+            super().optimize(layer_list, epoch)
+
+    class OwnStep(Model):
+        def train_step(self, x, t, epoch=0):
+            return super().train_step(x, t, epoch)
+
+    for name, kind, options, chosen in (
+        ("own optimizer", Model, {}, Own()),
+        ("own step", OwnStep, {}, Adam()),
+        ("rounding", Model, {"datatype": "float16"}, LossScaling(Adam(stochastic_round=True))),
+    ):
+        start(comm, **options)
+        layers, dataset, cost = problem("mlp")
+        other = kind(layers, name="model")
+        result[name] = message(lambda m=other, d=dataset, c=cost, o=chosen: m.fit(d, c, o, 1, distributed=True))
+    comm.shard_states = comm.rank == 0
+    start(comm)
+    result["one rank"] = message(lambda: fitted("mlp", "sgd"))
+    comm.shard_states = False
     return result
 
 

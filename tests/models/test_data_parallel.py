@@ -20,7 +20,7 @@ from neonlite import Backend, cleanup_backend, gen_backend
 from neonlite.distributed import Communicator, Distributed, communicator as communicator_module, world
 from neonlite.layers import Affine, Dropout
 from neonlite.models import Model
-from neonlite.models.data_parallel import DataParallel
+from neonlite.models.data_parallel import DataParallel, owners_of
 from neonlite.models.training import GradientProgram
 from neonlite.models.training_state import read_checkpoint
 from neonlite.optimizers import Adam, get_param_list
@@ -29,11 +29,12 @@ IN_TWO = (
     "deterministic fastest on_runtimes partial_rounding running_statistics starting_from_rank_0 overlapping compressed "
     "on_files metrics accumulated weighted files uninterrupted first_part second_part last_part endings early_stop "
     "signals mismatches after_an_error custom_loops other_runtimes other_weights no_batch_size loaded_on_rank_0 "
-    "loaded_before_connecting"
+    "loaded_before_connecting sharded sharded_frozen sharded_continued sharded_parts sharded_refused"
 )
 IN_THREE = (
     "deterministic fastest unequal partial_rounding running_statistics starting_from_rank_0 overlapping metrics "
-    "compressed accumulated weighted files endings early_stop signals mismatches custom_loops other_weights"
+    "compressed accumulated weighted files endings early_stop signals mismatches custom_loops other_weights sharded "
+    "sharded_continued sharded_parts sharded_on_more"
 )
 IN_FOUR = "deterministic fastest partial_rounding second_part"
 TOGETHER = {2: IN_TWO.split(), 3: IN_THREE.split(), 4: IN_FOUR.split()}
@@ -298,6 +299,103 @@ def test_training_with_compressed_gradients_has_the_same_bits_on_all_ranks_and_i
         assert "expected compress_gradients to be the same on all processes, got True on rank 0" in result["error"]
 
 
+# --- divided optimizer states ---
+
+PARTS = training_ranks.PARTS
+SHARDED_CASES = [*(("mlp", rule) for rule in training_ranks.SHARDED), ("partial", "adam"), ("lstm", "adam")]
+SHARDED_CASES += [("norm", "scaled"), ("single", "adam")]
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("case", SHARDED_CASES, ids="-".join)
+def test_divided_states_give_the_bits_of_states_of_all_parameters_on_all_ranks(ranks, case, n):
+    results = ranks("sharded", n)
+    assert_same([result[*case, shard][0] for result in results for shard in (False, True)])
+    everywhere = {result[*case, False][1] for result in results}
+    assert len(everywhere) == 1
+    assert sum(result[*case, True][1] for result in results) == everywhere.pop()
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("case", SHARDED_CASES, ids="-".join)
+def test_checkpoints_do_not_depend_on_whether_the_states_are_divided(ranks, case, n):
+    ranks("sharded", n)
+    (first, arrays), (other, other_arrays) = (
+        read_checkpoint(ranks.folder / f"{case[0]}-{case[1]}-{shard}-of-{n}.model") for shard in (False, True)
+    )
+    assert any(name.startswith("states/") for name in arrays)
+    assert_same([arrays, other_arrays])
+    for description in (first, other):
+        del description["training"]["callbacks"], description["training"]["optimizer"]  # with times and names
+    assert other["training"] == first["training"]
+
+
+def test_a_rank_has_the_states_of_about_a_part_of_the_parameters():
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 3, 8):
+        for sizes in ([5], [0, 0], [10] * 24, [1000, *[10] * 20], rng.integers(1, 1000, 50).tolist()):
+            owners = owners_of(sizes, n)
+            parts = [sum(size for size, owner in zip(sizes, owners, strict=True) if owner == rank) for rank in range(n)]
+            assert owners == sorted(owners)  # adjacent parameters
+            assert set(owners) <= set(range(n))
+            assert max(parts) <= sum(sizes) / n + max(sizes)
+
+
+def test_layers_that_are_trained_later_are_updated_and_sent_too(ranks):
+    results = ranks("sharded_frozen", 2)
+    for i in (0, 1):
+        assert_same([result[shard][i] for result in results for shard in (False, True)])
+    before, after = results[0][True]
+    assert (before["hidden.W"] != after["hidden.W"]).any()
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_states_may_be_divided_in_some_calls_of_fit_and_complete_in_others(ranks, n):
+    results = ranks("sharded_continued", n)
+    assert_same([weights for result in results for weights, _ in result.values()])
+    complete = results[0][False, False, False][1][0]
+    for parts in results[0]:
+        for k, is_divided in enumerate(parts):
+            sizes = [result[parts][1][k] for result in results]
+            assert sum(sizes) == complete if is_divided else sizes == [complete] * n
+
+
+@pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_checkpoint_of_divided_states_continues_with_the_same_bits(ranks, kind, n):
+    assert_same([result[kind]["weights"] for result in ranks("sharded_parts", n)])
+    if n == 2:
+        assert_same([ranks("sharded_parts", 2)[0][kind]["weights"], ranks("uninterrupted", 2)[0][kind]])
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_checkpoint_of_divided_states_continues_on_another_number_of_ranks(ranks, kind):
+    ranks("sharded_parts", 2)
+    weights = [result[kind]["weights"] for result in ranks("sharded_on_more", 3)]
+    assert_same(weights)
+    assert distance(weights[0], ranks("uninterrupted", 2)[0][kind]) <= 1e-2
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    {
+        "save": "RuntimeError: model: expected the optimizer states of all parameters, got those of one rank",
+        "copy": "RuntimeError: model: expected the optimizer states of all parameters",
+        "averaged": "RuntimeError: model: expected the optimizer states of all parameters",
+        "serialize": "expected the optimizer states of all parameters, got those of one rank",
+        "optimize": "RuntimeError: WeightAverage: expected the optimizer states of all parameters",
+        "fit alone": "RuntimeError: WeightAverage: expected the optimizer states of all parameters",
+        "own optimizer": "TypeError: model.fit: world().shard_states: expected an optimizer that defines update_rule",
+        "own step": "TypeError: model.fit: world().shard_states: expected a model with the train_step of Model, got a",
+        "rounding": "ValueError: model.fit: world().shard_states: expected an optimizer without stochastic_round",
+        "one rank": "expected shard_states to be the same on all processes, got True on rank 0 and False on rank 1",
+    }.items(),
+)
+def test_what_needs_the_states_of_all_parameters_is_an_error_while_they_are_divided(ranks, name, expected):
+    for result in ranks("sharded_refused", 2):
+        assert expected in result[name]
+
+
 def test_without_mpiexec_a_distributed_fit_has_the_bits_of_a_plain_one():
     weights = []
     for options in ({}, {"distributed": True}, {"distributed": world()}):
@@ -375,9 +473,6 @@ def test_only_rank_0_writes_files_and_shows_progress(ranks, n):
         for key, w in results[rank]["weights"].items():
             np.testing.assert_array_equal(arrays[f"weights/{key}"], w)
         assert description["training"]["epoch_index"] == 3
-
-
-PARTS = training_ranks.PARTS
 
 
 def continued(folder: Path, source: str, kind: str, epochs: int = 3) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from neonlite.backend.planning import Plan
-from neonlite.backend.planning.steps import Step
+from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, ImageShape, NHWCImages, PoolLayer
 from neonlite.backend.primitives.recurrent import CompilePlan, find_recurrences
@@ -19,11 +19,13 @@ from neonlite.ops.images import check_regions
 from neonlite.tree_structure import Constant
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray
 
-# {op: (what its operands and its result are: images I, filters F or outputs O; the call of the primitive)}
+# {op: (what its operands and its result are: images I, filters F, biases B or outputs O; the call of the primitive)}
 CONVOLUTIONS: dict[str, tuple[str, Callable[..., None]]] = {
     "conv": ("IFO", lambda primitives, layer, i, f, o: primitives.conv_fprop(layer, i, f, o, 1.0, 0.0)),
     "conv_backward": ("OFI", lambda primitives, layer, o, f, i: primitives.conv_bprop(layer, f, o, i, 1.0, 0.0)),
     "conv_update": ("IOF", lambda primitives, layer, i, o, f: primitives.conv_update(layer, i, o, f, 1.0, 0.0)),
+    "conv_bias": ("IFBO", lambda primitives, layer, i, f, b, o: primitives.conv_bias(layer, i, f, b, o, False)),
+    "conv_bias_relu": ("IFBO", lambda primitives, layer, i, f, b, o: primitives.conv_bias(layer, i, f, b, o, True)),
 }
 
 
@@ -63,12 +65,14 @@ class PrimitiveCall(NamedTuple):
     """The primitive that computes a step: a function of the arrays of its operands and its result.
 
     ``inputs``: the operands, of which a reshape is skipped. ``outputs``: the results. ``plans``: those that it runs.
+    ``is_repeatable``: whether the launches on a GPU depend on the addresses of the arrays alone.
     """
 
     run: Callable[..., None]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     plans: Sequence[Plan] = ()
+    is_repeatable: bool = False
 
 
 def find_primitives(primitives: ReferencePrimitives, plan: Plan, compile_plan: CompilePlan) -> dict[int, PrimitiveCall]:
@@ -113,15 +117,15 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
     """Return the call of the primitive that computes a step; None if no primitive does."""
     step, reshape = plan.step_of(v), primitives.runtime.reshape
     if step.op is REORDER:
-        return reorder_call(primitives, plan, v)
+        return reorder_call(primitives, plan, plan.stages[plan.stage_of[v]].steps)
     if step.op.name == "roi_pool_indices":
         return roi_call(primitives, plan, v)
     if step.op is NORMALIZED:
         return norm_call(primitives, plan, v)
     if step.op is TRANSPOSED:
         return PrimitiveCall(primitives.copy_transposed, cast("tuple[int]", step.inputs), (v,))
-    if step.op is SOFTMAX:
-        return softmax_call(primitives, plan, v)
+    if step.op in ROW_FUNCTIONS:
+        return rows_call(primitives, plan, v)
     if (found := image_layer(primitives, plan, v)) is None:
         return None
     roles, layer, call = found
@@ -131,7 +135,7 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         roles, call = "IOO", find_maxima
     is_strided = [not plan.is_contiguous(x) for x in inputs]
     values = [*inputs, *outputs]
-    shapes = [getattr(layer, f"dim{role}") for role in roles]
+    shapes = [(layer.K,) if role == "B" else getattr(layer, f"dim{role}") for role in roles]
     is_nhwc = [x in plan.nhwc for x in values]
 
     def operand(n: int, x: Any) -> Any:
@@ -144,42 +148,53 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
     def run(*arrays: NativeArray) -> None:
         call(primitives, layer, *[operand(n, x) for n, x in enumerate(arrays)])
 
-    return PrimitiveCall(run, inputs, outputs)
+    is_uniform = len({x for role, x in zip(roles, is_nhwc, strict=True) if role in "IO"}) == 1  # no images are copied
+    return PrimitiveCall(run, inputs, outputs, is_repeatable=is_uniform and not any(is_strided))
 
 
-def reorder_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
-    """Return the copy of images to the other layout."""
-    x: Any = plan.step_of(v).inputs[0]
-    shape = plan.shape(v)
-    is_nhwc, reshape = v in plan.nhwc, primitives.runtime.reshape
-    C, *sizes, N = swap_ends(shape) if is_nhwc else shape
-    images, size = ImageShape(C, math.prod(sizes), N), math.prod(shape)
+def reorder_call(primitives: ReferencePrimitives, plan: Plan, values: Sequence[int]) -> PrimitiveCall:
+    """Return the copies of images and filters to the other layout that are the steps of one stage."""
+    inputs, is_nhwc, shapes = [], [v in plan.nhwc for v in values], list[ImageShape]()
+    for v in values:
+        inputs.append(cast("int", plan.step_of(v).inputs[0]))
+        C, *sizes, N = swap_ends(plan.shape(v)) if v in plan.nhwc else plan.shape(v)
+        shapes.append(ImageShape(C, math.prod(sizes), N))
+    reshape = primitives.runtime.reshape
 
-    def run(source: NativeArray, out: NativeArray) -> None:
-        if not source.flags.c_contiguous:
-            source = contiguous_copy(primitives, 0, source)
-        source, out = reshape(source, (size,)), reshape(out, (size,))
-        primitives.reorder(images, *((source, out) if is_nhwc else (out, source)), not is_nhwc)
+    def run(*arrays: NativeArray) -> None:
+        copies = []
+        for n, (shape, source, out) in enumerate(zip(shapes, arrays, arrays[len(values) :], strict=False)):
+            if not source.flags.c_contiguous:
+                source = contiguous_copy(primitives, n, source)
+            flat = (math.prod(shape),)
+            source, out = reshape(source, flat), reshape(out, flat)
+            copies.append((shape, *((source, out) if is_nhwc[n] else (out, source)), not is_nhwc[n]))
+        primitives.reorder_all(copies)
 
-    return PrimitiveCall(run, (x,), (v,))
+    return PrimitiveCall(run, tuple(inputs), tuple(values), is_repeatable=all(map(plan.is_contiguous, inputs)))
 
 
-def softmax_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
-    """Return the softmax over the last axis."""
-    step, reshape = plan.step_of(v), primitives.runtime.reshape
+def rows_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
+    """Return a function of rows, whose operands have the shape of the result or one element for each row."""
+    step, reshape, attrs = plan.step_of(v), primitives.runtime.reshape, dict(plan.step_of(v).attrs)
     inputs: Any = step.inputs
-    rows, is_strided = matrix_shape(step.shape, len(step.shape) - 1), not plan.is_contiguous(inputs[0])
+    function, rows = ROW_FUNCTIONS[step.op](primitives), matrix_shape(step.shape, attrs.pop("rank"))
+    shapes = [rows if plan.shape(x) == step.shape else rows[:1] for x in (*inputs, v)]
+    strided = [n for n, x in enumerate(inputs) if not plan.is_contiguous(x)]
 
-    def run(x: NativeArray, y: NativeArray) -> None:
-        x = contiguous_copy(primitives, 0, x) if is_strided else x
-        primitives.softmax(reshape(x, rows), reshape(y, rows), **step.attrs)
+    def run(*arrays: NativeArray) -> None:
+        operands = list(arrays)
+        for n in strided:
+            operands[n] = contiguous_copy(primitives, n, operands[n])
+        function(*map(reshape, operands, shapes), **attrs)
 
     return PrimitiveCall(run, inputs, (v,))
 
 
 def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
     """Return the normalization of rows, or of the channels of images in NHWC, with the statistics that are read."""
-    step, reshape, outputs = plan.step_of(v), primitives.runtime.reshape, plan.stages[plan.stage_of[v]].steps
+    step, reshape = plan.step_of(v), primitives.runtime.reshape
+    outputs = [u for u in plan.stages[plan.stage_of[v]].steps if u in plan.temporaries or u in plan.outputs]
     inputs: Any = step.inputs
     names, attrs = [plan.step_of(u).op.name for u in outputs], dict(step.attrs)
     is_strided = not plan.is_contiguous(inputs[0])
@@ -195,9 +210,9 @@ def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveC
         x = contiguous_copy(primitives, 0, x) if is_strided else x
         parameters, computed = arrays[: len(inputs) - 1], arrays[len(inputs) - 1 :]
         results = dict(zip(names, computed, strict=True))
-        for op in (MEANS, VARIANCES):
-            if op.name not in results:
-                results[op.name] = primitives.get_workspace(op.name, (C,), x)
+        for op, size in ((NORMALIZED, x.shape), (MEANS, (C,)), (VARIANCES, (C,))):
+            if op.name not in results:  # only others are read, such as the statistics for the gradient
+                results[op.name] = primitives.get_workspace(op.name, size, x)
         ordered = (results[op.name] for op in (NORMALIZED, MEANS, VARIANCES))
         function(*map(reshape, (x, *parameters, *ordered), shapes), **attrs)
 
@@ -259,6 +274,42 @@ def join_results(plan: Plan) -> None:
         )
 
 
+def join_reorders(plan: Plan) -> None:
+    """Move copies of images and filters to the other layout into few stages, each of which is one call.
+
+    A copy can run from its operand on until its result is read. The gradients of filters, which nothing reads, are
+    copied last; other results, which may be large, where they are computed.
+    """
+    copies = {v: plan.view_base(cast("int", s.inputs[0])) for v, s in plan.numbered_steps if s.op is REORDER}
+    first_read: dict[int, int] = {}
+    for stage in range(len(plan.stages) - 1, -1, -1):
+        for u in plan.stages[stage].steps:
+            first_read |= {plan.view_base(x): stage for x in plan.step_of(u).inputs if isinstance(x, int)}
+    spans: list[tuple[int, int, int]] = []  # (the last stage before which it can run, the first one, the copy)
+    for v, source in copies.items():
+        step, stage = plan.find_step(source), plan.stage_of[v]
+        is_gradient = step is not None and step.op.name == "conv_update"
+        last = first_read.get(v, len(plan.stages) if is_gradient else stage)
+        if source in copies or v in copies.values():  # a copy of a copy
+            spans.append((stage, stage, v))
+        else:
+            spans.append((last, plan.stage_of.get(source, -1) + 1, v))
+    joined: dict[int, list[int]] = {}  # {stage: the copies that run before it}
+    pending = sorted(spans)
+    while pending:
+        last = pending[0][0]
+        joined[last] = sorted(v for _, first, v in pending if first <= last)
+        pending = [x for x in pending if x[2] not in joined[last]]
+    if len(joined) < len(spans):
+        stages = []
+        for n, old in enumerate([*plan.stages, None]):
+            if n in joined:
+                stages.append(Stage("call", plan.shape(joined[n][0]), joined[n]))
+            if old is not None and plan.step_of(old.steps[0]).op is not REORDER:
+                stages.append(old)
+        plan.set_stages(stages)
+
+
 def swap_ends(shape: Shape) -> Shape:
     """Return a shape with the first and the last axis exchanged."""
     return (shape[-1], *shape[1:-1], shape[0])
@@ -281,7 +332,7 @@ def contiguous_copy(primitives: ReferencePrimitives, n: int, x: NativeArray) -> 
     return copy
 
 
-def convolution_layer(step: Step, dtype: str, I: Shape, F: Shape, O: Shape) -> ConvLayer:
+def convolution_layer(step: Step, dtype: str, I: Shape, F: Shape, O: Shape, B: Shape = ()) -> ConvLayer:
     """Return the layer object of a convolution, with three axes of pixels."""
     missing = (1,) * (5 - len(I))
     strides, dilation = (missing + step.attrs[name] for name in ("strides", "dilation"))
@@ -314,6 +365,7 @@ def pooling_layer(step: Step, dtype: str, op: str, I: Shape, O: Shape) -> PoolLa
 
 # --- what primitives compute in a plan: formulas, transposes, and images in NHWC where that is fastest ---
 
+NO_INPUTS = (-1,)  # of a value that another op computes: the number of no value
 COPIES = ("cast", "stop_gradient")
 REDUCTIONS = ("sum", "max", "min", "prod")  # whose result depends on no order of the elements
 UNPOOLINGS = ("max_unpool", "sum_unpool")
@@ -345,6 +397,35 @@ SOFTMAX = Op(
     has_method=False,
     flops_fn=lambda z, x: 5 * math.prod(z),
 )
+CONV_BIAS, CONV_BIAS_RELU = (
+    Op(
+        name,
+        doc="conv, plus a bias for each channel" + ", and max(., 0)" * (name == "conv_bias_relu"),
+        kind="library",
+        has_method=False,
+        flops_fn=lambda z, x, f, b: OPS["conv"].flops(z, x, f) + 2 * math.prod(z),
+    )
+    for name in ("conv_bias", "conv_bias_relu")
+)
+SOFTMAX_BACKWARD = Op(
+    "softmax_backward",
+    doc="the gradient of softmax over the last axes, from dz and its result",
+    kind="library",
+    has_method=False,
+    flops_fn=lambda z, *operands: 4 * math.prod(z),
+)
+NORMALIZED_BACKWARD = Op(
+    "normalized_backward",
+    doc="the gradient of normalize over the last axes, from dz, x, the means and the variances",
+    kind="library",
+    has_method=False,
+    flops_fn=lambda z, *operands: 9 * math.prod(z),
+)
+ROW_FUNCTIONS: dict[Op, Callable[[ReferencePrimitives], Callable[..., None]]] = {
+    SOFTMAX: lambda primitives: primitives.softmax,
+    SOFTMAX_BACKWARD: lambda primitives: primitives.softmax_backward,
+    NORMALIZED_BACKWARD: lambda primitives: primitives.row_norm_backward,
+}
 JOINED = {"max_pool_indices": "max_pool", MEANS.name: NORMALIZED.name, VARIANCES.name: NORMALIZED.name}
 TRANSPOSED = Op("transposed", doc="a contiguous copy of a transpose", kind="library", has_method=False)
 REORDER = Op("reorder", swap_axes, doc="images copied from CHWN to NHWC, or back", kind="library", has_method=False)
@@ -354,12 +435,21 @@ def choose_primitives(primitives: ReferencePrimitives, plan: Plan) -> None:
     """Rewrite a plan so that primitives compute formulas, and images stay in NHWC between those of the library."""
     read = {plan.view_base(x) for s in plan.steps if s.kind != "view" for x in s.inputs if isinstance(x, int)}
     preferring = {v for v in plan.step_values if prefers_nhwc(primitives, plan, v, v not in plan.outputs or v in read)}
-    if len(preferring) < 2 or not any(plan.step_of(v).op.name in CONVOLUTIONS for v in preferring):
+    convolutions = [v for v in preferring if plan.step_of(v).op.name in CONVOLUTIONS]
+    if not convolutions or (len(preferring) < 2 and not reorders_filters(primitives, plan, convolutions[0])):
         preferring = set()
     formulas = find_formulas(primitives, plan, preferring)
+    reordering = {v for v in preferring if reorders_filters(primitives, plan, v)}
+    formulas += [x for v in reordering if (x := find_conv_bias(plan, v))]
     inputs = {x for s in plan.steps if s.kind == "elementwise" for x in s.inputs if isinstance(x, int)}
     if preferring or formulas or any(is_transpose(primitives, plan, x) for x in inputs):
-        PlanRewriter(primitives, plan, preferring).rewrite(formulas)
+        PlanRewriter(primitives, plan, preferring, reordering).rewrite(formulas)
+
+
+def reorders_filters(primitives: ReferencePrimitives, plan: Plan, v: int) -> bool:
+    """Return whether a step is a convolution whose filters, too, are in NHWC."""
+    found = image_layer(primitives, plan, v) if plan.step_of(v).op.name in CONVOLUTIONS else None
+    return found is not None and primitives.reorders_filters(found[1])
 
 
 def is_transpose(primitives: ReferencePrimitives, plan: Plan, x: int) -> bool:
@@ -378,7 +468,8 @@ def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: b
     if (found := image_layer(primitives, plan, v)) is None:
         return False
     roles, layer, _ = found
-    return (is_read or roles[-1] == "F") and primitives.computes(plan.step_of(v).op.name, layer)
+    is_faster = is_read or roles[-1] == "F" or (isinstance(layer, ConvLayer) and primitives.reorders_filters(layer))
+    return is_faster and primitives.computes(plan.step_of(v).op.name, layer)
 
 
 class Formula(NamedTuple):
@@ -417,6 +508,11 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
                 formula = find_row_norm(primitives, plan, v)
             normalized.update(operands[:1] if formula else ())
         found += [formula] if formula else []
+    forward = {formula.main: formula for formula in found}
+    for v, step in plan.numbered_steps:
+        if step.dtype == "float32" and len(step.inputs) == 2:
+            backward = find_softmax_backward(primitives, plan, v) or find_norm_backward(plan, v, forward)
+            found += [backward] if backward else []
     return found
 
 
@@ -431,7 +527,58 @@ def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula
     rank, rows = find_rank(plan, x, total), matrix_shape(step.shape, len(step.shape) - 1)
     if rank is None or matrix_shape(step.shape, rank) != rows or not primitives.computes_softmax(rows):
         return None
-    return Formula((x,), {v: SOFTMAX}, {"is_masked": is_masked})
+    return Formula((x,), {v: SOFTMAX}, {"rank": len(step.shape) - 1, "is_masked": is_masked})
+
+
+def find_softmax_backward(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
+    """Return ``z (dz - sum(z dz))`` with the sum over the last axes, the gradient of a softmax z."""
+    for z, difference in operand_orders(plan, v, "mul"):
+        for dz, total in operand_orders(plan, difference, "sub")[:1]:
+            product, shape = inputs_of(plan, inputs_of(plan, total, "sum")[0], "mul"), plan.shape(v)
+            rank = find_rank(plan, v, total) if sorted(product) == sorted((z, dz)) else None
+            is_float = all((plan.dtype(x), plan.shape(x)) == ("float32", shape) for x in (z, dz))
+            if rank is not None and is_float and primitives.computes_softmax_backward(matrix_shape(shape, rank)):
+                return Formula((dz, z), {v: SOFTMAX_BACKWARD}, {"rank": rank})
+    return None
+
+
+def find_norm_backward(plan: Plan, v: int, forward: dict[int, Formula]) -> Formula | None:
+    """Return ``(dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)`` of rows z that a primitive normalizes."""
+    for centered, scale in operand_orders(plan, v, "mul"):
+        for difference, product in operand_orders(plan, centered, "sub")[:1]:
+            for dz, mean_dz in operand_orders(plan, difference, "sub")[:1]:
+                for z, mean_product in operand_orders(plan, product, "mul"):
+                    formula = forward.get(z)
+                    if formula is None or formula.results[z] is not NORMALIZED or "rank" not in formula.attrs:
+                        continue
+                    _, mean, variance = formula.results
+                    sums = [sum_of_mean(plan, x, mean) for x in (mean_dz, mean_product)]
+                    is_gradient = sums[0] == dz and sorted(inputs_of(plan, sums[1], "mul")) == sorted((z, dz))
+                    if is_gradient and scale in formula_values(plan, z, formula.operands):
+                        operands = dz, *formula.operands, mean, variance
+                        return Formula(operands, {v: NORMALIZED_BACKWARD}, formula.attrs)
+    return None
+
+
+def sum_of_mean(plan: Plan, x: int, mean: int) -> int:
+    """Return the value whose mean is x, over the same axes and with the same factor as another mean; else -1."""
+    (total, *factor), (other, *same) = inputs_of(plan, x, "mul"), inputs_of(plan, mean, "mul")
+    (of,), (like,) = inputs_of(plan, total, "sum"), inputs_of(plan, other, "sum")
+    is_alike = min(of, like) >= 0 and factor == same and plan.shape(of) == plan.shape(like)
+    return of if is_alike and plan.step_of(total).attrs == plan.step_of(other).attrs else -1
+
+
+def inputs_of(plan: Plan, x: Any, name: str) -> tuple[Any, ...]:
+    """Return the operands of a value that the op ``name`` computes; else NO_INPUTS."""
+    step = plan.find_step(x) if isinstance(x, int) and x >= 0 else None
+    return step.inputs if step is not None and step.op.name == name else NO_INPUTS
+
+
+def operand_orders(plan: Plan, x: Any, name: str) -> list[tuple[int, int]]:
+    """Return the two operands of a value that the op ``name`` computes, in both orders; nothing for other values."""
+    operands = inputs_of(plan, x, name)
+    is_pair = len(operands) == 2 and all(isinstance(y, int) for y in operands)
+    return [operands, operands[::-1]] if is_pair else []
 
 
 def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -462,6 +609,24 @@ def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Form
     relu, (mean, variance) = find_relu(plan, v), statistics
     results = {v if relu is None else relu: NORMALIZED, mean: MEANS, variance: VARIANCES}
     return Formula(operands, results, step.attrs | {"relu": relu is not None})
+
+
+def find_conv_bias(plan: Plan, v: int) -> Formula | None:
+    """Return the sum of a convolution and a bias, or max(., 0) of it, of which nothing else is read."""
+    step = plan.step_of(v)
+    readers = [u for u, reader in plan.numbered_steps if v in reader.inputs]
+    if step.op.name != "conv" or v in plan.outputs or len(readers) != 1:
+        return None
+    total = plan.step_of(readers[0])
+    others: Any = [x for x in total.inputs if x != v]
+    K = step.shape[0]
+    if total.op.name != "add" or len(others) != 1 or plan.dtype(others[0]) != step.dtype or total.dtype != step.dtype:
+        return None
+    if plan.shape(others[0]) != (K,) + (1,) * (len(step.shape) - 1):
+        return None
+    relu = find_relu(plan, readers[0])
+    result = {readers[0]: CONV_BIAS} if relu is None else {relu: CONV_BIAS_RELU}
+    return Formula((*step.inputs, *others), result, step.attrs)  # type: ignore[arg-type]
 
 
 def find_statistics(plan: Plan, v: int) -> tuple[int, int] | None:
@@ -523,8 +688,8 @@ class PlanRewriter:
     one after another, with these numbers repeated.
     """
 
-    def __init__(self, primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> None:
-        self.primitives, self.plan, self.preferring = primitives, plan, preferring
+    def __init__(self, primitives: ReferencePrimitives, plan: Plan, preferring: set[int], reordering: set[int]) -> None:
+        self.primitives, self.plan, self.preferring, self.reordering = primitives, plan, preferring, reordering
         self.takes_short_rows = primitives.takes_short_rows
         self.steps, self.outputs = dict(plan.numbered_steps), plan.outputs
         self.shapes = {v: plan.shape(v) for v in range(len(plan.leaves) + len(plan.steps))}
@@ -567,7 +732,7 @@ class PlanRewriter:
         full = [n for n, y in enumerate(step.inputs) if isinstance(y, int) and self.shapes[y] == step.shape]
         if step.op.name in CONVOLUTIONS or step.op.name in POOLINGS:
             if v in self.preferring and (step.op.name in (*CONVOLUTIONS, *UNPOOLINGS) or is_nhwc[0]):
-                return self.append_primitive(v, step)
+                return self.append_primitive(v, step, v in self.reordering)
         elif step.kind == "elementwise" and len(step.shape) > 2:
             if 2 * sum(is_nhwc[n] for n in full) >= len(full) > 0:
                 return self.append_elementwise(v, step, full)
@@ -623,22 +788,27 @@ class PlanRewriter:
             return False
         return True
 
-    def append_primitive(self, v: int, step: Step) -> None:
+    def append_primitive(self, v: int, step: Step, reorders_filters: bool) -> None:
         """Append the step of a primitive."""
         roles = (CONVOLUTIONS.get(step.op.name) or POOLINGS[step.op.name])[0]
+        plain = ("B",) if reorders_filters else ("B", "F")
         inputs: list[Any] = [
-            self.as_plain(x) if role == "F" else self.as_nhwc(x) for x, role in zip(step.inputs, roles, strict=False)
+            self.as_plain(x) if role in plain else self.as_nhwc(x) for x, role in zip(step.inputs, roles, strict=False)
         ]
-        if roles[-1] == "F":
+        if roles[-1] in plain:
             self.plain[v] = self.plan.append_step(step._replace(inputs=tuple(inputs)))
         else:
             self.append_nhwc(v, step, inputs)
 
     def append_formula(self, formula: Formula, needed: Collection[int]) -> None:
         """Append the steps of a primitive, for the main result of a formula and the others that are needed."""
-        (x, *others), attrs = formula.operands, formula.attrs
+        (x, *others), attrs, v = formula.operands, formula.attrs, formula.main
+        if formula.results[v].name in CONVOLUTIONS:
+            return self.append_primitive(
+                v, self.steps[v]._replace(op=formula.results[v], attrs=attrs, inputs=formula.operands), True
+            )
         is_nhwc = "relu" in attrs  # an attribute of a batch_norm of images in NHWC only
-        inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *others
+        inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *map(self.as_plain, others)
         for v, op in formula.results.items():
             new = self.steps[v]._replace(op=op, attrs=attrs, inputs=inputs)
             if v == formula.main and is_nhwc:

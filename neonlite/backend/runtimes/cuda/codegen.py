@@ -48,9 +48,11 @@ from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray, dtype_bits
 
 THREADS_PER_BLOCK = 256
 MAX_BLOCKS = 4096  # limit of the grid size of a map kernel, which loops over the remaining elements
-SPLIT_REDUCTION_BLOCKS = 512  # reductions are split until there are this many blocks
-MIN_LANE_ELEMENTS = 16  # elements per lane below which a reduction is not split further
-MAX_LANE_ELEMENTS = 4096  # elements per lane above which a reduction is split, which bounds rounding errors of sums
+SPLIT_REDUCTION_BLOCKS = 2048  # reductions are split until there are this many blocks
+PACKS_IN_FLIGHT = 4  # packs that a lane loads of an operand before it accumulates them
+MAX_PACKS_IN_FLIGHT = 8  # of all operands, which are in registers
+MIN_LANE_PACKS = 16  # packs per lane below which a reduction is not split further
+MAX_LANE_PACKS = 4096  # packs per lane above which a reduction is split, which bounds rounding errors of sums
 WARP_SIZE = 32
 MAX_KERNEL_REDUCTIONS = 16  # limited by shared memory
 MAX_SHARED_BYTES = 48 << 10  # shared memory of a block
@@ -244,14 +246,12 @@ class FusedKernel:
         self.results_per_block = THREADS_PER_BLOCK // self.lanes
         self.blocks = self._blocks(self.vector_width)
         step = self.vector_width if self.schedule == "rows" else 1  # elements of a result per lane and iteration
-        elements = self.lanes * step
-        splits = min(
-            SPLIT_REDUCTION_BLOCKS // max(self.blocks, 1), self.reduction_size // (elements * MIN_LANE_ELEMENTS)
-        )
-        self.num_splits = (
-            max(1, splits, -(-self.reduction_size // (elements * MAX_LANE_ELEMENTS))) if self.reductions else 1
-        )
-        chunk = -(-self.reduction_size // (self.num_splits * step)) * step
+        round_elements = self.lanes * step * PACKS_IN_FLIGHT  # elements of a result that its lanes load at once
+        rounds = -(-self.reduction_size // round_elements)
+        splits = min(SPLIT_REDUCTION_BLOCKS // max(self.blocks, 1), rounds * PACKS_IN_FLIGHT // MIN_LANE_PACKS)
+        splits = max(1, splits, -(-rounds * PACKS_IN_FLIGHT // MAX_LANE_PACKS))
+        chunk = max(-(-rounds // splits), 1) * round_elements  # only the last split has an incomplete round
+        self.num_splits = max(1, -(-self.reduction_size // chunk)) if self.reductions else 1
         self.counts = [self.num_results, self.reduction_size, chunk] if self.reductions else [self.size]
         self.partial_offsets = [0]  # offsets of the partial results in the workspace, and their end
         for template, _ in self.accumulators if self.num_splits > 1 else ():
@@ -295,29 +295,32 @@ class FusedKernel:
         if (name, V) in self.sources:
             return self.sources[name, V]
         body = self._map_body() if self.schedule == "map" else self._reduction_body()
-        self.size_axes, sizes = size_declarations(body)
-        head = [f"    constexpr int V = {V};  // adjacent elements per thread and iteration"]
-        if self.reductions:
-            units = "V results, groups of V results" if self.has_vector_results else "result, results"
-            head.append(
-                f"    constexpr int LANES = {self.lanes}, RESULTS = {self.results_per_block};  "
-                f"// threads per {units} per block"
-            )
+        self.size_axes = used_sizes(body)
         text = self.sources[name, V] = "\n".join(
             [
                 *(f"// {line}" for line in self.formulas()),
                 f'extern "C" __global__ void __launch_bounds__({self.threads}) {name}(',
-                f"    {', '.join([*self._parameters(), *(f'long long N{a}' for a in self.size_axes)])})",
+                f"    {', '.join([*self._parameters(), *(f'{self.index_type} n{a}' for a in self.size_axes)])})",
                 "{",
                 f"    typedef {self.index_type} Index;",
-                *head,
-                *sizes,
+                *self._constants(V),
                 *body,
                 "}",
                 "",
             ]
         )
         return text
+
+    def _constants(self, V: int) -> list[str]:
+        """Return the lines that define the constants of a kernel."""
+        lines = [f"    constexpr int V = {V};  // adjacent elements per thread and iteration"]
+        if self.reductions:
+            units = "V results, groups of V results" if self.has_vector_results else "result, results"
+            lines.append(
+                f"    constexpr int LANES = {self.lanes}, RESULTS = {self.results_per_block};  "
+                f"// threads per {units} per block"
+            )
+        return lines
 
     def formulas(self) -> Iterator[str]:
         """Yield the formula of each result. Common subexpressions are repeated in each."""
@@ -353,7 +356,7 @@ class FusedKernel:
             *self._pointers(arrays),
             *results,
             *self._scalar_parameters(arrays),
-            *(f"long long {name}" for name in counts),
+            *(f"{self.index_type} {name}" for name in counts),
         ]
 
     def _pointers(self, arrays: Sequence[KernelArray]) -> list[str]:
@@ -384,12 +387,11 @@ class FusedKernel:
         ]
 
     def _reduction_body(self) -> list[str]:
-        inner = self._loop_body({}, "            ")
         has_vector_results = self.has_vector_results
-        k, step, at = ("c", "LANES", "[q]") if has_vector_results else ("k", "LANES * V", "")
+        k, at = ("c", "[q]") if has_vector_results else ("k", "")
         lines = [
             *self._lane_indices(),
-            "    const Index first = blockIdx.y * (Index)chunk, last = first + chunk;",
+            "    const Index first = blockIdx.y * chunk, last = first + chunk;",
             "    const Index end = last < reduction_size ? last : reduction_size;",
         ]
         for m, (template, _) in enumerate(self.accumulators):
@@ -397,16 +399,7 @@ class FusedKernel:
                 lines += [f"    {template.acc_type} a{m}[V];", *for_each_q(f"a{m}[q] = {template.identity};")]
             else:
                 lines.append(f"    {template.acc_type} a{m} = {template.identity};")
-        lines += [
-            f"    if ({k} < num_results) {{",
-            *self._axis_indices(k, self.result_axes, inner, "        "),
-            "        #pragma unroll 4",
-            f"        for (Index j = first + lane{' * V' * (not has_vector_results)}; j < end; j += {step}) {{",
-            *self._axis_indices("j", self.reduced_axes, inner, "            "),
-            *inner,
-            "        }",
-            "    }",
-        ]
+        lines += [f"    if ({k} < num_results) {{", *self._reduction_loop(k), "    }"]
         for m, (template, _) in enumerate(self.accumulators):
             lines += self._block_reduce(m, template)
             if self.num_splits > 1:
@@ -414,6 +407,42 @@ class FusedKernel:
                 inside = for_each_q(part, "        ") if has_vector_results else [f"        {part}"]
                 lines += [f"    if (lane == 0 && {k} < num_results) {{", *inside, "    }"]
         return lines if self.num_splits > 1 else lines + self._epilogue(has_vector_results)
+
+    def _reduction_loop(self, k: str) -> list[str]:
+        """Return the lines that load and accumulate the packs of a lane. ``k``: the index of its result."""
+        indent, texts, unit = " " * 16, dict[int, str](), "" if self.has_vector_results else " * V"
+        xs = [x for x in self.loop_arrays if x.name[0] == "x"]
+        once = [line for x in xs if self._is_per_row(x) for line in self._load(x, {}, texts, " " * 8)]
+        xs = [x for x in xs if not self._is_per_row(x)]
+        loads = [line for x in xs for line in self._load(x, {}, texts, indent, "[u]")]
+        body = self._element_loop(texts, {}, indent)
+        U = max(min(PACKS_IN_FLIGHT, MAX_PACKS_IN_FLIGHT // max(len(xs), 1)), 1)
+        return [
+            *self._axis_indices(k, self.result_axes, [*once, *loads, *body], "        "),
+            *once,
+            f"        constexpr int U = {U};  // packs in flight",
+            f"        const Index packs = (end - first + (LANES - 1 - lane){unit}) / (LANES{unit});  // of this lane",
+            "        for (Index p = 0; p < packs; p += U) {  // load U packs, then accumulate them",
+            *(f"            {self._loaded_type(x)} {x.name}s[U];" for x in xs),
+            "            #pragma unroll",
+            "            for (int u = 0; u < U; ++u) {",
+            f"{indent}const Index pack = p + u < packs ? p + u : packs - 1;  // the last one again after the end",
+            *self._pack_indices(f"first + (lane + pack * LANES){unit}", loads, indent),
+            *loads,
+            "            }",
+            "            #pragma unroll",
+            "            for (int u = 0; u < U; ++u) if (p + u < packs) {",
+            *self._pack_indices(f"first + (lane + (p + u) * LANES){unit}", body, indent),
+            *body,
+            "            }",
+            "        }",
+        ]
+
+    def _pack_indices(self, j: str, inner: list[str], indent: str) -> list[str]:
+        """Return the lines that compute the used indices of a pack from the expression of its first element."""
+        indices = self._axis_indices("j", self.reduced_axes, inner, indent)
+        is_used = re.search(r"\bj\b", "\n".join([*indices, *inner]))
+        return [f"{indent}const Index j = {j};", *indices] if is_used else indices
 
     def _epilogue(self, has_vector_results: bool = False) -> list[str]:
         """Return the lines in which the first lane of each result computes and stores the epilogue."""
@@ -448,7 +477,7 @@ class FusedKernel:
         reductions = [(n, self.reductions[n]) for n in self.stored_reductions]
         return stores + [f"s{n}[k] = {to_storage(texts[v], self._reduction_step(n).dtype)};" for n, v in reductions]
 
-    def _lane_indices(self) -> list[str]:
+    def _lane_indices(self, k: str = "k") -> list[str]:
         """Return the lines that compute a thread's lane, and the index of its result, or of the first of V."""
         position = ("% LANES", "/ LANES") if self.schedule == "rows" else ("/ RESULTS", "% RESULTS")
         lane = f"    const int lane = threadIdx.x {position[0]}, slot = threadIdx.x {position[1]};"
@@ -457,7 +486,7 @@ class FusedKernel:
                 lane,
                 "    const Index c = ((Index)blockIdx.x * RESULTS + slot) * V;  // index of the first result",
             ]
-        return [lane, "    const Index k = (Index)blockIdx.x * RESULTS + slot;  // index of the result"]
+        return [lane, f"    const Index {k} = (Index)blockIdx.x * RESULTS + slot;  // index of the result"]
 
     def _block_reduce(self, m: int, template: ReductionTemplate) -> list[str]:
         return block_reduce(
@@ -493,10 +522,15 @@ class FusedKernel:
         return text or "0"
 
     def _loop_body(self, offsets: dict[str, str], indent: str) -> list[str]:
-        """Return the lines that load V elements of each operand, compute the steps, accumulate and store."""
+        """Return the lines that load V elements of each operand, compute the steps and store."""
         texts: dict[int, str] = {}
-        lines = [line for x in self.loop_arrays for line in self._load(x, offsets, texts, indent)]
+        loads = [line for x in self.loop_arrays if x.name[0] == "x" for line in self._load(x, offsets, texts, indent)]
+        return loads + self._element_loop(texts, offsets, indent)
+
+    def _element_loop(self, texts: dict[int, str], offsets: dict[str, str], indent: str) -> list[str]:
+        """Return the lines that compute the steps for V elements, accumulate and store."""
         ys = [x for x in self.loop_arrays if x.name[0] == "y"]
+        lines = [f"{indent}{self._loaded_type(x)} {x.name}s;" for x in ys]
         lines += [f"{indent}#pragma unroll", f"{indent}for (int q = 0; q < V; ++q) {{"]
         lines += self._compute(
             {v: s for v, s in self.steps.items() if v not in self.epilogue_steps}, texts, f"{indent}    "
@@ -506,6 +540,15 @@ class FusedKernel:
         lines.append(f"{indent}}}")
         return lines + [line for x in ys for line in self._store(x, offsets, indent)]
 
+    def _is_per_row(self, x: KernelArray) -> bool:
+        """Return whether an array has one element per row."""
+        return all(x.axes[a] < 0 for a in self.reduced_axes)
+
+    def _loaded_type(self, x: KernelArray) -> str:
+        """Return the type of V elements of an array, or of its broadcast element."""
+        is_pack = x.name[0] == "y" or self._has_inner_stride(x)
+        return f"Pack<{STORAGE_TYPES[x.dtype]}, V>" if is_pack else STORAGE_TYPES[x.dtype]
+
     def _load(
         self, x: KernelArray, offsets: dict[str, str], texts: dict[int, str], indent: str, row: str = ""
     ) -> Iterator[str]:
@@ -514,18 +557,14 @@ class FusedKernel:
         The expression of an element is added to ``texts``. ``row``: the index of the pack, where several are kept in
         registers.
         """
-        c_type, offset = STORAGE_TYPES[x.dtype], offsets.get(x.name) or self._element_offset(x)
-        is_vector = self._has_inner_stride(x)
-        const = "" if row else f"const {f'Pack<{c_type}, V>' if is_vector else c_type} "
-        if x.name[0] == "y":
-            yield f"{indent}Pack<{c_type}, V> {x.name}s;"
-            return
+        offset, is_vector = offsets.get(x.name) or self._element_offset(x), self._has_inner_stride(x)
+        const = "" if row else f"const {self._loaded_type(x)} "
         if is_vector and x.contiguous:
             yield f"{indent}{const}{x.name}s{row} = load<V>({x.name} + {offset});"
         elif is_vector:
             step = f" + q * {x.name}_{len(self.sizes) - 1}"
             if not row:
-                yield f"{indent}Pack<{c_type}, V> {x.name}s;"
+                yield f"{indent}{self._loaded_type(x)} {x.name}s;"
             yield f"{indent}for (int q = 0; q < V; ++q) {x.name}s{row}.at[q] = {x.name}[{offset}{step}];"
         else:
             yield f"{indent}{const}{x.name}s{row} = {x.name}[{offset}];"
@@ -536,9 +575,7 @@ class FusedKernel:
         """Yield the lines that compute steps for one element, and add their names to ``texts``."""
         for v, step in steps.items():
             if v not in self.reductions:
-                expression = op_expression(
-                    step, [self._operand(x, step, texts) for x in step.inputs], _operand_dtype(self.plan, step)
-                )
+                expression = op_expression(step, self._operands(step, texts), _operand_dtype(self.plan, step))
                 texts[v] = f"v{self.step_numbers[v]}"
                 yield f"{indent}const {COMPUTE_TYPES[step.dtype]} {texts[v]} = {expression};  // {step.op.name}"
 
@@ -560,6 +597,10 @@ class FusedKernel:
         else:
             step = f" + q * {x.name}_{len(self.sizes) - 1}" * (x.axes[-1] >= 0)
             yield f"{indent}for (int q = 0; q < V; ++q) {x.name}[{offset}{step}] = {x.name}s.at[q];"
+
+    def _operands(self, step: Step, texts: dict[int, str]) -> list[str]:
+        """Return the expressions of a step's operands."""
+        return [self._operand(x, step, texts) for x in step.inputs]
 
     def _operand(self, x: int | Constant, step: Step, texts: dict[int, str]) -> str:
         """Return the expression of a step's operand: a literal, a scalar argument, an element or an earlier step."""
@@ -621,26 +662,31 @@ class FusedKernel:
                 self.num_results,
                 *(self.sizes[a] for a in axes),
             ]
-            yield source, (-(-self.num_results // WARP_SIZE), 1), THREADS_PER_BLOCK, arguments
+            yield source, (-(-self.num_results // self._results_per_finalize_block()), 1), THREADS_PER_BLOCK, arguments
+
+    def _results_per_finalize_block(self) -> int:
+        """Return the number of results of a block that combines splits; fewer if there are few, with more lanes."""
+        return min(1 << (self.num_results - 1).bit_length(), WARP_SIZE)
 
     def finalize_source(self, name: str = "kernel") -> tuple[str, list[int]]:
         """Return the source of the kernel that combines the splits, and the axes whose sizes are its arguments."""
         if name in self.finalize_sources:
             return self.finalize_sources[name]
+        results = self._results_per_finalize_block()
         combine_expressions = [
             substitute(template.combine, a=f"a{m}", b=f"partials{m}[p * num_results + k]")
             for m, (template, _) in enumerate(self.accumulators)
         ]
         body = [
-            f"    constexpr int LANES = {THREADS_PER_BLOCK // WARP_SIZE}, RESULTS = {WARP_SIZE};",
+            f"    constexpr int LANES = {THREADS_PER_BLOCK // results}, RESULTS = {results};",
             "    const int lane = threadIdx.x / RESULTS, slot = threadIdx.x % RESULTS;",
-            "    const long long k = (long long)blockIdx.x * RESULTS + slot;",
+            "    const Index k = (Index)blockIdx.x * RESULTS + slot;",
             *(
                 f"    {template.acc_type} a{m} = {template.identity};"
                 for m, (template, _) in enumerate(self.accumulators)
             ),
             "    if (k < num_results)",
-            "        for (long long p = lane; p < num_splits; p += LANES) {",
+            "        for (Index p = lane; p < num_splits; p += LANES) {",
             *(f"            a{m} = {text};" for m, text in enumerate(combine_expressions)),
             "        }",
             *(
@@ -650,7 +696,7 @@ class FusedKernel:
             ),
             *self._epilogue(),
         ]
-        axes, sizes = size_declarations(body)
+        axes = used_sizes(body)
         parts = [f"const {template.acc_type}* partials{m}" for m, (template, _) in enumerate(self.accumulators)]
         parameters = [
             *self._pointers(self.epilogue_arrays),
@@ -658,7 +704,8 @@ class FusedKernel:
             *parts,
             *self._scalar_parameters(self.epilogue_arrays),
         ]
-        parameters += [f"long long {name}" for name in ("num_splits", "num_results", *(f"N{a}" for a in axes))]
+        counts = ["num_splits", "num_results", *(f"n{a}" for a in axes)]
+        parameters += [f"{self.index_type} {name}" for name in counts]
         text = "\n".join(
             [
                 f"// combine the splits of {' and '.join(self.steps[v].op.name for v in self.reductions)}",
@@ -666,7 +713,6 @@ class FusedKernel:
                 f"    {', '.join(parameters)})",
                 "{",
                 f"    typedef {self.index_type} Index;",
-                *sizes,
                 *body,
                 "}",
                 "",
@@ -676,10 +722,9 @@ class FusedKernel:
         return self.finalize_sources[name]
 
 
-def size_declarations(body: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the axes whose sizes are read, and the lines that copy these from the arguments."""
-    axes = sorted({int(n) for n in re.findall(r"\bn(\d+)\b", "\n".join(body))})
-    return axes, [f"    const Index {', '.join(f'n{a} = N{a}' for a in axes)};"] if axes else []
+def used_sizes(body: Sequence[str]) -> list[int]:
+    """Return the axes whose sizes are read."""
+    return sorted({int(n) for n in re.findall(r"\bn(\d+)\b", "\n".join(body))})
 
 
 def block_reduce(

@@ -16,7 +16,7 @@ from neonlite.backend.primitives import scale_and_add
 from neonlite.backend.primitives.geometry import ConvLayer, ImageShape, NHWCImages, as_chwn, chwn_view, image_shape
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS
-from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
+from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture, is_recording, record, repeat_launches
 from neonlite.backend.runtimes.cuda.kernels import KernelLauncher, workspace_limit
 from neonlite.backend.runtimes.cuda.libraries import PerThread
 from neonlite.backend.runtimes.cuda.op_templates import substitute
@@ -127,29 +127,30 @@ def is_pointwise(layer: ConvLayer) -> bool:
 
 TILE_SIZE = 64  # elements along each side of a tile
 
-REORDER_KERNEL = substitute(
+REORDER_FUNCTION = substitute(
     """
 // Transpose (channels, pixels, batch) to (batch, pixels, channels), or back. A block transposes tiles in shared
-// memory. A thread loads and stores V elements at once. Rows of the tile have an odd number of
-// elements, which avoids shared-memory bank conflicts.
-extern "C" __global__ void __launch_bounds__(256) kernel(
-    Element* target, const Element* source, Index channels, Index pixels, Index batch_size, Index to_chwn)
+// memory. A thread loads and stores W elements at once. Rows of the tile have an odd number of
+// elements, which avoids shared-memory bank conflicts. t is the next tile of the block; then that of the next copy.
+enum { TILE = {TILE_SIZE} };
+template <int W> __device__ void reorder(
+    Element (*tile)[TILE + 1], Index& t, Element* target, const Element* source, Index channels, Index pixels,
+    Index batch_size, Index to_chwn)
 {
-    enum { TILE = {TILE_SIZE}, PACKS = TILE / V, ROWS = 256 / PACKS };
-    __shared__ Element tile[TILE][TILE + 1];
+    enum { PACKS = TILE / W, ROWS = 256 / PACKS };
     const Index columns = channels * pixels, tiles_per_row = (batch_size + TILE - 1) / TILE;
     const Index tiles = (columns + TILE - 1) / TILE * tiles_per_row;
-    const Index lane = threadIdx.x % PACKS * V, row = threadIdx.x / PACKS;
-    for (Index t = blockIdx.x; t < tiles; t += gridDim.x) {
+    const Index lane = threadIdx.x % PACKS * W, row = threadIdx.x / PACKS;
+    for (; t < tiles; t += gridDim.x) {
         const Index first = t / tiles_per_row * TILE, image = t % tiles_per_row * TILE;
         #pragma unroll
         for (int r = 0; r < TILE / ROWS; ++r) {
             const Index k = row + r * ROWS, j = first + (to_chwn ? lane : k), n = image + (to_chwn ? k : lane);
             if (j < columns && n < batch_size) {
                 const Index at = to_chwn ? n * columns + j : (j % channels * pixels + j / channels) * batch_size + n;
-                const Pack<Element, V> values = load<V>(source + at);
+                const Pack<Element, W> values = load<W>(source + at);
                 #pragma unroll
-                for (int q = 0; q < V; ++q) tile[k][lane + q] = values.at[q];
+                for (int q = 0; q < W; ++q) tile[k][lane + q] = values.at[q];
             }
         }
         __syncthreads();
@@ -158,30 +159,69 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
             const Index k = row + r * ROWS, j = first + (to_chwn ? k : lane), n = image + (to_chwn ? lane : k);
             if (j < columns && n < batch_size) {
                 const Index at = to_chwn ? (j % channels * pixels + j / channels) * batch_size + n : n * columns + j;
-                Pack<Element, V> values;
+                Pack<Element, W> values;
                 #pragma unroll
-                for (int q = 0; q < V; ++q) values.at[q] = tile[lane + q][k];
+                for (int q = 0; q < W; ++q) values.at[q] = tile[lane + q][k];
                 store(target + at, values);
             }
         }
         __syncthreads();
     }
+    t -= tiles;
 }
 """,
     TILE_SIZE=str(TILE_SIZE),
 )
+MAX_COPIES = 64  # of a launch, whose arguments may have 4096 bytes
+
+
+@cache
+def reorder_kernel(widths: tuple[int, ...]) -> str:
+    """Return the source of a kernel that reorders several arrays, each with packs of a width."""
+    names = "channels", "pixels", "batch_size", "to_chwn"
+    parameters, calls = [], []
+    for k, W in enumerate(widths):
+        parameters.append(f"Element* target{k}, const Element* source{k}, {', '.join(f'Index {x}{k}' for x in names)}")
+        arguments = ", ".join(f"{x}{k}" for x in ("target", "source", *names))
+        calls.append(f"    reorder<{W}>(tile, t, {arguments});")
+    return "\n".join(
+        [
+            REORDER_FUNCTION,
+            "// reorder between CHWN and NHWC",
+            'extern "C" __global__ void __launch_bounds__(256) kernel(\n    ' + ",\n    ".join(parameters) + ")",
+            "{",
+            "    __shared__ Element tile[TILE][TILE + 1];",
+            "    Index t = blockIdx.x;",
+            *calls,
+            "}",
+            "",
+        ]
+    )
 
 
 class CudaReorderer(KernelLauncher):
-    """The kernel that reorders images between CHWN and NHWC."""
+    """The kernel that reorders images and filters between CHWN and NHWC."""
 
     takes_short_rows = True
 
     def reorder(self, shape: ImageShape, chwn: NativeArray, nhwc: NativeArray, to_chwn: bool) -> None:
         """Copy images from CHWN to NHWC, or back with ``to_chwn``."""
-        channels, pixels, batch_size = shape
-        tiles = -(-channels * pixels // TILE_SIZE) * -(-batch_size // TILE_SIZE)
-        if tiles:
+        self.reorder_all([(shape, chwn, nhwc, to_chwn)])
+
+    def reorder_all(self, copies: Sequence[tuple[ImageShape, NativeArray, NativeArray, bool]]) -> None:
+        """Copy several images or filters, those of a dtype in one launch."""
+        by_dtype: dict[str, list[Any]] = {}
+        for copy in copies:
+            if math.prod(copy[0]):
+                by_dtype.setdefault(str(copy[1].dtype), []).append(copy)
+        for dtype, group in by_dtype.items():
+            for first in range(0, len(group), MAX_COPIES):
+                self._launch_reorder(dtype, group[first : first + MAX_COPIES])
+
+    def _launch_reorder(self, dtype: str, copies: Sequence[tuple[ImageShape, NativeArray, NativeArray, bool]]) -> None:
+        tiles, widths, arguments = 0, [], list[Any]()
+        for (channels, pixels, batch_size), chwn, nhwc, to_chwn in copies:
+            tiles += -(-channels * pixels // TILE_SIZE) * -(-batch_size // TILE_SIZE)
             pair = (chwn, nhwc) if to_chwn else (nhwc, chwn)
             V = 16 // chwn.dtype.itemsize
             while (
@@ -190,7 +230,9 @@ class CudaReorderer(KernelLauncher):
                 or any(self.runtime.address_and_strides(x)[0] % (V * x.itemsize) for x in pair)
             ):
                 V //= 2
-            self.launch(REORDER_KERNEL, str(chwn.dtype), (min(tiles, MAX_BLOCKS), 1), [*pair, *shape, int(to_chwn)], V)
+            widths.append(V)
+            arguments += *pair, channels, pixels, batch_size, int(to_chwn)
+        self.launch(reorder_kernel(tuple(widths)), dtype, (min(tiles, MAX_BLOCKS), 1), arguments)
 
     def nhwc_operand(self, purpose: str, x: NativeArray) -> NativeArray:
         """Return flat images in NHWC, copied to a workspace unless they are."""
@@ -220,10 +262,10 @@ class PlanError(RuntimeError):
 
 
 class ConvolutionPlan(NamedTuple):
-    """A built graph: its tensors, in the order of the arrays, and the index of the plan that runs."""
+    """A built graph: the ids of its tensors, in the order of the arrays, and the index of the plan that runs."""
 
     graph: Any
-    tensors: list[Any]
+    tensors: list[int]
     plan_index: int | None  # None: chosen by cuDNN's heuristics
     workspace_bytes: int
     key: tuple[object, ...] = ()  # in the plan cache
@@ -251,6 +293,8 @@ class Cudnn:
         self.frontend, self.stream, self.measure_seconds = frontend, stream, measure_seconds
         self.threads = PerThread(lambda: CudnnHandle(frontend.create_handle()))
         self.errors = frontend.cudnnGraphNotSupportedError, RuntimeError  # CUDA and the loader raise RuntimeError
+        self.max_bytes = workspace_limit(CUDNN_WORKSPACE_BYTES)
+        self.is_autotuned = os.environ.get("NEONLITE_AUTOTUNE") == "1"
         self.handle()
 
     def handle(self) -> Any:
@@ -277,20 +321,17 @@ class Cudnn:
         ``allocate_workspace(n)`` returns the address of n bytes. Both are called only for autotuning.
         """
         self.handle()
-        max_bytes = workspace_limit(CUDNN_WORKSPACE_BYTES)
-        geometry = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
-        is_autotuned = os.environ.get("NEONLITE_AUTOTUNE") == "1"
-        key = operation, layer.dtype, *geometry, tf32, bias, relu, max_bytes, is_autotuned
+        key = operation, layer.dtype, *geometry(layer), tf32, bias, relu
         plans = self.threads.get().plans
         try:
             return plans[key]
         except KeyError:
             pass
-        if is_autotuned and current_capture():
+        if self.is_autotuned and current_capture():
             raise CaptureError("graph capture: cuDNN plans cannot be timed during a capture")
-        tuning_addresses = addresses() if is_autotuned else None
+        tuning_addresses = addresses() if self.is_autotuned else None
         try:
-            plan = self._build_plan(operation, layer, tf32, tuning_addresses, allocate_workspace, bias, relu, max_bytes)
+            plan = self._build_plan(operation, layer, tf32, tuning_addresses, allocate_workspace, bias, relu)
         except self.errors as error:
             self.mark_unsupported(key, operation, layer, error)
             return None
@@ -304,6 +345,7 @@ class Cudnn:
             self.execute(plan, addresses, workspace)
         except self.errors as error:
             raise PlanError(str(error)) from error
+        record(self.execute, plan, addresses, workspace)
 
     def mark_unsupported(self, key: tuple[object, ...], operation: str, layer: ConvLayer, error: Exception) -> None:
         """Mark a convolution as unsupported, so that im2col computes it, and warn."""
@@ -324,7 +366,6 @@ class Cudnn:
         allocate_workspace: Callable[[int], int],
         bias: bool,
         relu: bool,
-        max_bytes: int,
     ) -> ConvolutionPlan:
         """Build the graph of a convolution and choose its plan, the fastest if ``addresses`` for timing are given."""
         frontend, handle = self.frontend, self.handle()
@@ -338,12 +379,12 @@ class Cudnn:
         *operands, result_sizes = (nhwc_dims_strides(sizes[name], is_2d) for name in OPERAND_DIMS[operation])
         operands += [nhwc_dims_strides((layer.K, 1, 1, 1, 1), is_2d)] * bias
         first, second, *column = (graph.tensor(dim=dim, stride=stride, data_type=data_type) for dim, stride in operands)
-        geometry = {
+        axes = {
             name: list(sizes[is_2d:])
             for name, sizes in (("padding", layer.padding), ("stride", layer.strides), ("dilation", layer.dilation))
         }
         operand_tensors = dict(zip(OPERAND_NAMES[operation], (first, second), strict=True))
-        result = getattr(graph, f"conv_{operation}")(**operand_tensors, **geometry)
+        result = getattr(graph, f"conv_{operation}")(**operand_tensors, **axes)
         if bias:
             result = graph.bias(input=result, bias=column[0])
         if relu:
@@ -357,16 +398,16 @@ class Cudnn:
         if layer.dtype == "float32" and not tf32:
             excluded_notes += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
         graph.deselect_numeric_notes(excluded_notes)
-        graph.deselect_workspace_greater_than(max_bytes)
+        graph.deselect_workspace_greater_than(self.max_bytes)
         graph.check_support()
-        tensors = [first, second, result, *column]
+        tensors = [x.get_uid() for x in (first, second, result, *column)]
         if addresses is not None:
             return self._autotune(graph, tensors, addresses, allocate_workspace)
         graph.build_plans()
         return ConvolutionPlan(graph, tensors, None, graph.get_workspace_size())
 
     def _autotune(
-        self, graph: Any, tensors: list[Any], addresses: Sequence[int], allocate_workspace: Callable[[int], int]
+        self, graph: Any, tensors: list[int], addresses: Sequence[int], allocate_workspace: Callable[[int], int]
     ) -> ConvolutionPlan:
         """Time the first plans that can be built, and return the fastest. Each run overwrites the result array.
 
@@ -396,6 +437,11 @@ class Cudnn:
             plan.graph.execute_plan_at_index(tensor_addresses, workspace, plan.plan_index, handle=handle)
 
 
+def geometry(layer: ConvLayer) -> tuple[Any, ...]:
+    """Return what determines a convolution, besides its dtype."""
+    return layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
+
+
 def nhwc_dims_strides(shape: Sequence[int], is_2d: bool) -> tuple[list[int], list[int]]:
     """Return the dimensions and strides, as (N, C, D, H, W), of NHWC images whose shape is (C, D, H, W, N).
 
@@ -417,6 +463,10 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             return self.has_cudnn and layer.is_channelwise
         return self.has_cudnn and layer.has_equal_padding and layer.groups == 1
 
+    def reorders_filters(self, layer: ConvLayer) -> bool:
+        """Return whether cuDNN computes a convolution, which takes images and filters in NHWC."""
+        return self.computes("conv", layer) and not is_pointwise(layer)
+
     @property
     def has_cudnn(self) -> bool:
         """Whether cuDNN is available."""
@@ -427,7 +477,19 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
     ) -> None:
         if not self._convolve("fprop", layer, (i, f), o, alpha, beta):
             with self._chwn_result(o) as out:
-                self.runtime.driver.run(super().conv_fprop, layer, as_chwn(i), f, out, alpha, beta)
+                self._run_library(super().conv_fprop, layer, as_chwn(i), as_chwn(f), out, alpha, beta)
+
+    def conv_bias(
+        self, layer: ConvLayer, i: NativeArray, f: NativeArray, bias: NativeArray, o: NativeArray, relu: bool
+    ) -> None:
+        if not self.try_conv_bias(layer, i, f, o, bias, relu):
+            self.conv_fprop(layer, i, f, o, 1.0, 0.0)
+            self._run_library(self._add_bias, chwn_view(o), bias, relu)
+
+    def _add_bias(self, out: NativeArray, bias: NativeArray, relu: bool) -> None:
+        """Add a bias (K,) to images (K, M, P, Q, N), then compute max(., 0) with ``relu``."""
+        total = out + bias[:, None, None, None, None]
+        out[...] = self.xp.maximum(total, self.xp.zeros_like(total)) if relu else total
 
     def try_conv_bias(
         self, layer: ConvLayer, i: NativeArray, f: NativeArray, o: NativeArray, bias: NativeArray, relu: bool
@@ -439,13 +501,19 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
     ) -> None:
         if not self._convolve("dgrad", layer, (e, f), d, alpha, beta):
             with self._chwn_result(d) as out:
-                self.runtime.driver.run(super().conv_bprop, layer, f, as_chwn(e), out, alpha, beta)
+                self._run_library(super().conv_bprop, layer, as_chwn(f), as_chwn(e), out, alpha, beta)
 
     def conv_update(
         self, layer: ConvLayer, i: NativeArray, e: NativeArray, u: NativeArray, alpha: float, beta: float
     ) -> None:
         if not self._convolve("wgrad", layer, (i, e), u, alpha, beta):
-            self.runtime.driver.run(super().conv_update, layer, as_chwn(i), as_chwn(e), u, alpha, beta)
+            with self._chwn_result(u) as out:
+                self._run_library(super().conv_update, layer, as_chwn(i), as_chwn(e), out, alpha, beta)
+
+    def _run_library(self, f: Callable[..., None], *arguments: object) -> None:
+        """Call a function that runs array-library operations."""
+        record(None)
+        self.runtime.driver.run(f, *arguments)
 
     @contextmanager
     def _chwn_result(self, out: NativeArray) -> Iterator[NativeArray]:
@@ -471,15 +539,50 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         """Compute ``out = alpha conv + beta out`` by cuDNN and return True, or return False where it cannot."""
         if not self.has_cudnn or not layer.has_equal_padding:
             return False
+        run = partial(self._run_cudnn, operation, layer, operands, out, alpha, beta, bias, relu)
+        if current_capture() or is_recording():
+            return run()
+        address_of = self.runtime.address_and_strides
+        memory = [
+            (address_of(x.nhwc), "NHWC") if isinstance(x, NHWCImages) else address_of(x)
+            for x in (*operands, out, *(() if bias is None else (bias,)))
+        ]
+        key = operation, layer.dtype, *geometry(layer), self.runtime.driver.tf32, alpha, beta, relu, *memory
+        tracker, results = self.runtime.memory_tracker, list[bool]()
+        repeat_launches(tracker, tracker.thread_cache, key, lambda: results.append(run()))
+        return results[0] if results else True
+
+    def _run_cudnn(
+        self,
+        operation: str,
+        layer: ConvLayer,
+        operands: Sequence[NativeArray],
+        out: NativeArray,
+        alpha: float,
+        beta: float,
+        bias: NativeArray,
+        relu: bool,
+    ) -> bool:
+        """Convolve as ``_convolve`` does, without cached launches."""
         if is_pointwise(layer):
-            return bias is None and self._convolve_pointwise(operation, layer, operands, out, alpha, beta)
+            is_computed = bias is None and self._convolve_pointwise(operation, layer, operands, out, alpha, beta)
+            if not is_computed:
+                record(None)
+            return is_computed
         driver: Any = self.runtime.driver
         array, is_plain = chwn_view(out), alpha == 1 and beta == 0
 
         @cache
         def prepare_arrays() -> list[NativeArray]:
             """Return the operands and the buffer of the result in NHWC."""
-            arrays = [self.nhwc_operand(f"cudnn {n}", x) for n, x in enumerate(operands)]
+            arrays, copies = list[NativeArray](), []
+            for n, x in enumerate(operands):
+                if isinstance(x, NHWCImages):
+                    arrays.append(x.flat)
+                else:
+                    arrays.append(self.get_workspace(f"cudnn {n}", (x.size,), x))
+                    copies.append((image_shape(x), x, arrays[-1], False))
+            self.reorder_all(copies)
             is_nhwc = isinstance(out, NHWCImages)
             return [*arrays, out.flat if is_nhwc else self.get_workspace("cudnn result", (array.size,), array)]
 
@@ -492,6 +595,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             operation, layer, driver.tf32, addresses, self._workspace_address, bias is not None, relu
         )
         if plan is None:
+            record(None)
             return False
         try:
             driver.run(driver.cudnn.run, plan, addresses(), self._workspace_address(plan.workspace_bytes))
@@ -499,6 +603,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             if current_capture():
                 raise CaptureError(f"cuDNN: {error}") from error
             driver.cudnn.mark_unsupported(plan.key, operation, layer, error)
+            record(None)
             return False
         if isinstance(out, NHWCImages):
             return True
@@ -506,7 +611,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         result = array if is_plain else self.get_workspace("convolved", array.shape, array)
         self.reorder(image_shape(array), result, nhwc_result, to_chwn=True)
         if not is_plain:
-            driver.run(self._scale_and_add, result, array, alpha, beta)
+            self._run_library(self._scale_and_add, result, array, alpha, beta)
         return True
 
     def _scale_and_add(self, result: NativeArray, out: NativeArray, alpha: float, beta: float) -> None:

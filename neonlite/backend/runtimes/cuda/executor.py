@@ -20,12 +20,12 @@ from typing import Any, Protocol
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
-from neonlite.backend.primitives.rows import choose_primitives, find_primitives, join_results
+from neonlite.backend.primitives.rows import choose_primitives, find_primitives, join_reorders, join_results
 from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
 from neonlite.backend.runtimes.cuda.convolution import Cudnn, load_frontend
-from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
+from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture, launch_kernel, record, repeat_launches
 from neonlite.backend.runtimes.cuda.kernels import (
     WAIT_HINT,
     SingleOpKernel,
@@ -84,7 +84,7 @@ class Driver(Protocol):
     def prepare_launch(
         self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
     ) -> Callable[[], None]:
-        """Return a function that repeats a launch with less overhead, in a thread that has launched a kernel before."""
+        """Return a function that repeats a launch on this stream, in a thread that has launched a kernel before."""
 
     def run(self, f: Callable[..., None], *arguments: object) -> None:
         """Call a function that runs array-library operations and writes into its arguments."""
@@ -165,18 +165,19 @@ class CuPyDriver:
     def prepare_launch(
         self, kernel: libraries.Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
     ) -> Callable[[], None]:
-        """Return a launch by the CUDA driver API whose arguments are packed once.
+        """Return a launch on the current stream by the CUDA driver API, whose arguments are packed once.
 
         On another device or in a forked child CUDA itself raises an error, since the device is not checked.
         """
-        n, launch, stream = len(arguments), self.cupy.cuda.driver.launchKernel, self.cupy.cuda.get_current_stream
+        n = len(arguments)
         packed = (ctypes.c_char * (8 * n)).from_buffer_copy(pack_arguments(arguments))
         base = ctypes.addressof(packed)
         pointers = (ctypes.c_void_p * n)(*range(base, base + 8 * n, 8))
-
-        def relaunch(keepalive: Any = (packed, pointers)) -> None:
-            launch(kernel.ptr, *grid, 1, block, 1, 1, 0, stream().ptr, ctypes.addressof(keepalive[1]), 0)
-
+        sizes = kernel.ptr, *grid, 1, block, 1, 1, 0
+        relaunch: Any = partial(
+            self.cupy.cuda.driver.launchKernel, *sizes, self.current_stream(), ctypes.addressof(pointers), 0
+        )
+        relaunch.keepalive = kernel, packed, pointers
         return relaunch
 
     def run(self, f: Callable[..., None], *arguments: object) -> None:
@@ -301,7 +302,6 @@ class CapturedGraph:
 # --- the executor ---
 
 MAX_BOUND_PLANS = 256  # plans whose temporaries are cached per thread
-MAX_CACHED_LAUNCHES = 1024  # cached launches per thread
 # Float ops without a generated kernel, and what computes them instead of the array library.
 FALLBACK_COMMENTS = dict.fromkeys(("dot", "matmul"), "cuBLAS computes it")
 FALLBACK_COMMENTS["scatter_add"] = "the scatter-add kernels sort the indices and add the elements"
@@ -385,6 +385,7 @@ class CudaExecutor:
             plan.set_stages(plan.stages)
         choose_primitives(self.primitives, plan)
         join_results(plan)
+        join_reorders(plan)
         libraries.fuse_gemm_sums(plan)
         fuse_row_stages(plan)
         plan.primitives = find_primitives(self.primitives, plan, self.compile)
@@ -402,10 +403,10 @@ class CudaExecutor:
         direct_outputs = [(i, v) for v, i in plan.outputs.items() if plan.is_direct[i]]
         direct_outputs += [(i, v) for i, values in plan.held_in_targets.items() for v in values]
         copied_outputs = [(i, v) for v, i in plan.outputs.items() if not plan.is_direct[i]]
-        # The arguments of fused kernels depend on addresses and scalars alone, so that launches can be cached. Random
-        # draws advance a counter, and gathers register checks.
+        # The arguments of fused kernels depend on addresses and scalars alone, so that launches can be cached, as those
+        # of most primitives. Random draws advance a counter, and gathers register checks.
         can_cache_launches = not copied_outputs and all(
-            isinstance(kernel, FusedKernel) for _, kernels, _ in stages for kernel in kernels or (None,)
+            isinstance(kernel, FusedKernel) for _, kernels, _ in stages for kernel in kernels or ()
         )
         is_scalar = [not plan.dtype(v) for v in range(len(plan.leaves))]
 
@@ -417,34 +418,32 @@ class CudaExecutor:
             return values[v]
 
         def run(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
+            nonlocal can_cache_launches
             caches = self.memory_tracker.thread_cache
             workspace, temporaries = self.bind_buffers(caches, run, plan) if nbytes or plan.offsets else (0, {})
-            launch_cache, key = self._cache_in(caches, "launches", MAX_CACHED_LAUNCHES), None
-            if can_cache_launches and not current_capture():  # a capture must see the arrays to keep them alive
-                address_of = self.runtime.address_and_strides
-                # 0.0 and -0.0 compare equal, but their representations differ
-                leaf_keys = [
-                    (x or repr(x)) if scalar else address_of(x) for x, scalar in zip(leaves, is_scalar, strict=True)
-                ]
-                key = (run, workspace, *map(address_of, targets), *leaf_keys)
-                if (launches := launch_cache.find(key)) is not None:
-                    for launch in launches:
-                        launch()
-                    return
+            if not can_cache_launches or current_capture():  # a capture must see the arrays to keep them alive
+                return run_stages(targets, leaves, workspace, temporaries)
+            address_of = self.runtime.address_and_strides
+            # 0.0 and -0.0 compare equal, but their representations differ
+            leaf_keys = [
+                (x or repr(x)) if scalar else address_of(x) for x, scalar in zip(leaves, is_scalar, strict=True)
+            ]
+            key = (run, workspace, self.driver.tf32, *map(address_of, targets), *leaf_keys)
+            stages_of = partial(run_stages, targets, leaves, workspace, temporaries)
+            can_cache_launches = repeat_launches(self.memory_tracker, caches, key, stages_of)
+            return None
+
+        def run_stages(targets: Any, leaves: Any, workspace: int, temporaries: dict[int, NativeArray]) -> None:
             values = {**dict(enumerate(leaves)), **temporaries}
             for i, v in direct_outputs:
                 values[v] = targets[i]
-            launched: list[Any] = []
             with IgnoreFPErrors():
                 for stage, kernels, stage_views in stages:
                     for v in stage_views:
                         value(v, values)
-                    launched.append(self._run_stage(plan, stage, kernels, values, workspace))
+                    self._run_stage(plan, stage, kernels, values, workspace)
                 for i, v in copied_outputs:
                     self.driver.run(copy_into, targets[i], values[v])
-            if key and None not in launched:
-                prepare = self.driver.prepare_launch
-                launch_cache.add(key, [prepare(*launch) for launches in launched for launch in launches])
 
         return run
 
@@ -455,15 +454,10 @@ class CudaExecutor:
         kernels: Sequence[FusedKernel | SingleOpKernel | UserKernel] | None,
         values: dict[int, NativeArray],
         workspace: int,
-    ) -> list[NativeArray] | None:
-        """Launch the kernels of a stage and return the launches.
-
-        If the stage has no kernel, or one does not compile, compute it op by op and return None.
-        """
+    ) -> None:
+        """Launch the kernels of a stage; if it has none, or one does not compile, compute it op by op."""
         launches = [
-            launch
-            for kernel in kernels or ()
-            for launch in kernel.launches(values, self.runtime.address_and_strides, workspace)
+            x for kernel in kernels or () for x in kernel.launches(values, self.runtime.address_and_strides, workspace)
         ]
         compiled = [self.get_kernel(source) for source, *_ in launches]
         if kernels is None or None in compiled:
@@ -472,22 +466,23 @@ class CudaExecutor:
                     "graph capture: expected random numbers drawn by kernels, got an op without a kernel"
                 )
             self.driver.run(self._run_generic, plan, stage, values)
-            return None
-        launched = [(kernel, *launch[1:]) for kernel, launch in zip(compiled, launches, strict=True)]
-        for launch in launched:
-            self.driver.launch(*launch)
-        return launched
+            return
+        for kernel, (_, *arguments) in zip(compiled, launches, strict=True):
+            launch_kernel(self.driver, kernel, *arguments)
 
     def _run_generic(self, plan: Plan, stage: Stage, values: dict[int, NativeArray]) -> None:
         """Compute a stage op by op, then copy its results to their buffers."""
         first = stage.steps[0]
         if call := plan.primitives.get(first):
+            if not call.is_repeatable:
+                record(None)
             call.run(*[values[x] for x in (*call.inputs, *call.outputs)])
             return
         if len(stage.steps) == 1 and self._try_primitive(plan.step_of(first), first, values):
             return
         if stage.kind == "gemm_sum" and self._try_gemm_sum(plan, stage, values):
             return
+        record(None)
         results: dict[int, NativeArray] = {}
         for v in stage.steps:
             results[v] = self.generic.evaluate_step(plan.step_of(v), {**values, **results})
@@ -523,6 +518,7 @@ class CudaExecutor:
         row_bytes = math.prod(out.shape[1:]) * out.dtype.itemsize
         if self.runtime.address_and_strides(out)[1] != (row_bytes, out.dtype.itemsize):
             return False
+        record(None)
         xp, size, bounds_checker = self.runtime.xp, step.attrs["size"], self.runtime.bounds_checker
         if is_check_synchronous() and not current_capture():
             normalize_indices(xp, operands[1], size)

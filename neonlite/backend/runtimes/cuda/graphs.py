@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from threading import get_ident
 from typing import Any, TypeVar
 
 import numpy as np
 
 from neonlite.backend.concurrency import Cache
+from neonlite.backend.measure import MemoryTracker
 from neonlite.backend.objects import AttributeSnapshot
 from neonlite.backend.random import RandomStreams
 from neonlite.optree import Operand
@@ -30,14 +33,16 @@ from neonlite.typing import BackendBase
 
 T = TypeVar("T")
 
+MAX_CACHED_LAUNCHES = 1 << 14  # of plans and convolutions of a thread on a stream
 MAX_GRAPHS = 16  # per backend; each holds the memory that it uses
 WARMUP_RUNS = 2  # runs before capture, which compile kernels and allocate buffers
 
 
 class CaptureState(threading.local):
-    """The graph that a thread captures or launches; None otherwise."""
+    """The graph that a thread captures or launches, and the launches of a plan that it records; None otherwise."""
 
     capture: GraphCapture | None = None
+    launches: list[Callable[[], object] | None] | None = None
 
 
 _thread = CaptureState()
@@ -50,6 +55,56 @@ class CaptureError(RuntimeError):
 def current_capture() -> GraphCapture | None:
     """Return the capture that is running in this thread, or None."""
     return _thread.capture
+
+
+@contextmanager
+def record_launches() -> Iterator[list[Callable[[], object] | None]]:
+    """Record functions that repeat the launches of this thread, in a ``with`` block; None for what none repeats."""
+    outer, _thread.launches = _thread.launches, []
+    try:
+        yield _thread.launches
+    finally:
+        _thread.launches = outer
+
+
+def record(launch: Callable[..., object] | None, *arguments: object) -> None:
+    """Record a launch that ``launch(*arguments)`` repeats, if this thread records; None if nothing does."""
+    if _thread.launches is not None:
+        _thread.launches.append(launch and partial(launch, *arguments))
+
+
+def repeat_launches(
+    memory_tracker: MemoryTracker, caches: dict[Any, Any], key: object, run: Callable[[], object]
+) -> bool:
+    """Run a function, or repeat its launches if those of a key are in ``caches``. Return whether they can be repeated.
+
+    ``caches``: the buffers of this thread on its stream. The launches are discarded when a buffer is replaced.
+    """
+    if "launches" not in caches:
+        caches["launches"] = Cache(MAX_CACHED_LAUNCHES, memory_tracker, lambda key, launches: 1 + len(launches))
+    cache = caches["launches"]
+    if (launches := cache.find(key)) is not None:
+        for launch in launches:
+            launch()
+        return True
+    with record_launches() as recorded:
+        run()
+    can_repeat, is_current = None not in recorded, caches.get("launches") is cache
+    if can_repeat and is_current:
+        cache.add(key, recorded)
+    return can_repeat
+
+
+def launch_kernel(driver: Any, *arguments: Any) -> None:
+    """Launch a kernel, and record a launch with less overhead if this thread records."""
+    driver.launch(*arguments)
+    if _thread.launches is not None:
+        _thread.launches.append(driver.prepare_launch(*arguments))
+
+
+def is_recording() -> bool:
+    """Return whether this thread records launches."""
+    return _thread.launches is not None
 
 
 def buffer_stream(current_stream: Callable[[], int]) -> int:

@@ -25,7 +25,7 @@ from neonlite.backend.runtimes.cuda.codegen import (
     Launch,
     wrap_int64,
 )
-from neonlite.backend.runtimes.cuda.graphs import current_capture
+from neonlite.backend.runtimes.cuda.graphs import current_capture, launch_kernel
 from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, CudaMatmul
 from neonlite.backend.runtimes.cuda.op_templates import (
     COMPUTE_TYPES,
@@ -116,7 +116,7 @@ class KernelLauncher(CudaMatmul, ReferencePrimitives):
             x if isinstance(x, int | float) else 0 if x is None else self.runtime.address_and_strides(x)[0]
             for x in arguments
         ]
-        driver.launch(kernel, grid, THREADS_PER_BLOCK, packed)
+        launch_kernel(driver, kernel, grid, THREADS_PER_BLOCK, packed)
 
 
 # --- bounds checks for GPU indices ---

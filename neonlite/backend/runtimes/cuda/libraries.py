@@ -26,7 +26,7 @@ from neonlite.backend.concurrency import Cache
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage
 from neonlite.backend.primitives import MatmulPrimitives
-from neonlite.backend.runtimes.cuda.graphs import buffer_stream, current_capture
+from neonlite.backend.runtimes.cuda.graphs import buffer_stream, current_capture, record
 from neonlite.backend.validation import warn
 from neonlite.files import write_atomic
 from neonlite.tree_structure import Constant
@@ -256,6 +256,7 @@ class CudaMatmul(MatmulPrimitives):
         """Compute ``c = alpha a b + beta c`` for (m, k), (k, n), (m, n) or batches. With beta 0, c is not read."""
         desc = None if a.dtype != b.dtype or not a.size * b.size * c.size else self.describe_gemm(a, b, c)
         if desc is None or not self.runtime.driver.gemm(desc, alpha, beta):
+            record(None)
             if str(a.dtype) in HALF_DTYPES:
                 a, b = (self.xp.astype(x, self.xp.float32) for x in (a, b))
             super().gemm(a, b, c, alpha, beta)
@@ -306,6 +307,7 @@ class CudaMatmul(MatmulPrimitives):
         """Copy an operand to a workspace in C order, and return its descriptor."""
         copy = self.get_workspace(side, x.shape, x)
         copy[...] = x
+        record(None)
         batch_stride = x.shape[-2] * x.shape[-1] * (x.ndim == 3 and x.shape[0] > 1)
         return MatrixDesc(self.runtime.address_and_strides(copy)[0], x.shape[-1], False, batch_stride)
 
@@ -405,6 +407,11 @@ class Cublas:
         sizes = (int64(x) for x in (m, n, desc.k))
         tail = int64(desc.batch_count), compute, GEMM_DEFAULT
         arguments = *transpose_flags, *sizes, alpha_, *first, *second, beta_, *third, *tail
+        return self._multiply(*arguments)
+
+    def _multiply(self, *arguments: object) -> bool:
+        """Compute a product, described by the arguments after the handle; return False if the GPU cannot."""
+        record(self._multiply, *arguments)
         return self._check("GemmStridedBatchedEx_64", self.handle(), *arguments, version="")
 
     def _check(self, name: str, *arguments: object, version: str = "_v2") -> bool:

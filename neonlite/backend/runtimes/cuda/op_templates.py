@@ -238,8 +238,12 @@ def op_template(step: Step, operand_dtype: str) -> str | None:
 
 
 def op_expression(step: Step, operands: Sequence[str], operand_dtype: str) -> str | None:
-    """Return an elementwise step as a C expression of its operands; None if there is no template."""
-    template = op_template(step, operand_dtype)
+    """Return an elementwise step as a C expression of its operands; None if there is no template.
+
+    A third operand of a division is the reciprocal of the second one.
+    """
+    divides = step.op.name == "div" and len(operands) == 3 and operands != "xyw"
+    template = "divide({x}, {y}, {w})" if divides else op_template(step, operand_dtype)
     if template is None:
         return None
     if step.compute_dtype not in FLOAT_DTYPES:

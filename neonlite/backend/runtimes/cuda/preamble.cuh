@@ -39,6 +39,10 @@ template <class T, int V> __device__ inline void store(T* x, const Pack<T, V>& v
 // Maximum and minimum; NaN if either operand is NaN.
 template <class T> __device__ inline T max_nan(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> __device__ inline T min_nan(T x, T y) { return x < y || x != x ? x : y; }
+#if __CUDA_ARCH__ >= 800  // in one instruction
+__device__ inline float max_nan(float x, float y) { asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y)); return x; }
+__device__ inline float min_nan(float x, float y) { asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y)); return x; }
+#endif
 
 // Record a failed bounds check and its index; the first one is kept.
 __device__ inline void report_index(uint64* record, long long check, long long index)
@@ -121,6 +125,19 @@ template <class T> __device__ inline ArgValue<T> combine_argmin(ArgValue<T> a, A
 
 // *x, or 0 out of bounds.
 template <class T> __device__ inline T load_if(const T* x, bool in_bounds) { return in_bounds ? *x : T(); }
+
+// x / y by r = reciprocal(y), which many divisions share. It is correctly rounded: the remainder x - q y is exact unless
+// it is denormal (Markstein, IBM J. Res. Dev. 34, 1990). If it might be, and if a value is not finite, x / y is computed.
+__device__ inline float reciprocal(float y)
+{
+    return fabsf(y) > 0x1p-40f && fabsf(y) < 0x1p40f ? 1 / y : (float)(INF - INF);  // NaN: divide computes x / y
+}
+__device__ __noinline__ float divide(float x, float y) { return x / y; }
+__device__ inline float divide(float x, float y, float r)
+{
+    const float q = x * r, z = fmaf(fmaf(-q, y, x), r, q);
+    return fabsf(z) > 0x1p-60f ? z : divide(x, y);
+}
 
 __device__ inline double fast_divide(double x, double y) { return x / y; }
 __device__ inline float exp_of(float x) { return expf(x); }

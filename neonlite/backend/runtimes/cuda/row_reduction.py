@@ -239,7 +239,7 @@ class RowTileKernel(codegen.FusedKernel):
     """A kernel whose lanes keep a row in registers; ``is_supported``: whether it fits."""
 
     def __init__(self, plan: Plan, stage: Stage) -> None:
-        steps = {v: plan.step_of(v) for v in stage.steps}
+        steps, self.domain = {v: plan.step_of(v) for v in stage.steps}, stage.domain
         reductions = [v for v, step in steps.items() if step.kind == "reduction"]
         outputs = [v for v in steps if v not in reductions and codegen.is_stored(plan, v)]
         self.row_steps = [v for v in steps if v not in reductions and steps[v].shape == stage.domain]
@@ -258,6 +258,7 @@ class RowTileKernel(codegen.FusedKernel):
     def _choose_schedule(self) -> None:
         """Use the fewest lanes per row whose registers hold it, but more lanes if there are few rows."""
         super()._choose_schedule()
+        self.varying = {*self.row_steps, *(x.v for x in self.arrays if not self._is_per_row(x))}  # along a row
         self.register_steps = [v for v in self.row_steps if self.last_use[v] > self.phases[v]]
         self.register_arrays = [x for x in self.arrays if self._is_in_registers(x)]
         widths = {v: -(-dtype_bits(self.plan.dtype(v)) // 32) for v in self.register_steps}
@@ -272,10 +273,7 @@ class RowTileKernel(codegen.FusedKernel):
         self.lanes = codegen.WARP_SIZE if self.schedule == "rows" else 1
 
         def lane_elements() -> int:
-            return (
-                self.vector_width
-                << (max(-(-self.reduction_size // (self.lanes * self.vector_width)), 1) - 1).bit_length()
-            )
+            return self._packs(self.vector_width) * self.vector_width
 
         while 2 * self.lanes * min_results <= MAX_BLOCK_THREADS and (
             lane_elements() * max_live > MAX_LANE_REGISTERS // 2
@@ -301,22 +299,31 @@ class RowTileKernel(codegen.FusedKernel):
         """False: a lane keeps elements of one result."""
         return False
 
+    def _constants(self, V: int) -> list[str]:
+        return [*super()._constants(V), f"    constexpr int R = {self._packs(V)};  // packs per lane"]
+
+    def _packs(self, V: int) -> int:
+        """Return the number of packs of V elements per lane. Lanes have one less where the last one is incomplete."""
+        return -(-self.reduction_size // (self.lanes * V))
+
     def _is_in_registers(self, x: codegen.KernelArray) -> bool:
         """Return whether an operand is kept in registers: it has the domain's size, and several phases read it."""
         return x.name[0] == "x" and x.sizes == self.sizes and self.last_use[x.v] > self.phases[x.v]
 
-    def _is_per_row(self, x: codegen.KernelArray) -> bool:
-        """Return whether an array has one element per row."""
-        return all(x.axes[a] < 0 for a in self.reduced_axes)
-
     def _reduction_body(self) -> list[str]:
         texts: dict[int, str] = {}
         once = []
+        self.reciprocals = dict[str, str]()  # divisor -> its reciprocal
+        self.offsets = dict[str, str]()  # array -> offset of the r-th pack from the first one of its lane
         for x in self.arrays:
-            if x.name[0] == "x" and self._is_per_row(x):
-                address = f"{x.name} + {self._element_offset(x)}"
-                once.append(f"    const {op_templates.STORAGE_TYPES[x.dtype]} {x.name}s = load_if({address}, active);")
-                texts[x.v] = op_templates.to_compute(f"{x.name}s", x.dtype)
+            if self._is_per_row(x):
+                if x.name[0] == "x":
+                    c_type = op_templates.STORAGE_TYPES[x.dtype]
+                    once.append(f"    const {c_type} {x.name}s = {x.name}[{self._element_offset(x)}];")
+                    texts[x.v] = op_templates.to_compute(f"{x.name}s", x.dtype)
+            elif len(self.reduced_axes) == 1:
+                once.append(f"    {x.name} += {self._element_offset(x)};  // to the first pack of this lane")
+                self.offsets[x.name] = f"r * {self._lane_stride(x)}"
         body = [f"    Pack<{op_templates.STORAGE_TYPES[x.dtype]}, V> {x.name}s[R];" for x in self.register_arrays]
         body += [
             f"    {op_templates.COMPUTE_TYPES[self.steps[v].dtype]} r{self.step_numbers[v]}[R * V];"
@@ -330,14 +337,32 @@ class RowTileKernel(codegen.FusedKernel):
                 body += self._phase_body(p, texts)
         ends = [f"        {line}" for line in self._epilogue_stores(texts)]
         body += ["    if (lane == 0 && active) {", *ends, "    }"] if ends else []
-        return [
-            f"    constexpr int R = {self.lane_elements} / V;  // packs per lane",
-            *self._lane_indices(),
-            "    const bool active = k < num_results;",
+        lines = [
+            *self._lane_indices("result"),
+            "    const bool active = result < num_results;",
+            "    const Index k = active ? result : num_results - 1;  // the last result may be computed several times",
+            "    const int packs = ((R - 1) * LANES + lane) * V < reduction_size ? R : R - 1;  // of this lane",
             *self._axis_indices("k", self.result_axes, once + body, "    "),
-            *once,
-            *body,
         ]
+        if len(self.reduced_axes) == 1:
+            lines.append(f"    const Index i{self.reduced_axes[0]} = lane * V;")
+        return [*lines, *once, *body]
+
+    def _lane_stride(self, x: codegen.KernelArray) -> str:
+        """Return the expression of the distance of the packs of a lane in an array."""
+        (axis,) = self.reduced_axes
+        if not x.contiguous:
+            return f"LANES * V * {x.name}_{axis}"
+        inner = [f"n{a}" for a in range(axis + 1, len(self.sizes)) if x.axes[a] >= 0 and self.sizes[a] != 1]
+        return " * ".join(["LANES * V", *(["(long long)" + inner[0], *inner[1:]] if inner else [])])
+
+    def _operands(self, step: Step, texts: dict[int, str]) -> list[str]:
+        """Return the expressions of a step's operands; of a division by one value per row, also its reciprocal."""
+        operands = super()._operands(step, texts)
+        is_float = step.op.name == "div" and op_templates.COMPUTE_TYPES[step.compute_dtype] == "float"
+        if is_float and step.shape == self.domain and step.inputs[1] not in self.varying:
+            operands.append(self.reciprocals.setdefault(operands[1], f"d{len(self.reciprocals)}"))
+        return operands
 
     def _phase_body(self, p: int, texts: dict[int, str]) -> Iterator[str]:
         """Yield the lines of a phase: loop over the elements, and reduce the accumulators."""
@@ -352,31 +377,37 @@ class RowTileKernel(codegen.FusedKernel):
             for x in self.steps[v].inputs
         }
         ys = [x for x in self.arrays if x.name[0] == "y" and not self._is_per_row(x)] if p == self.last_phase else []
-        body: list[str] = []
+        body, known = list[str](), set(self.reciprocals)
         for x in self.arrays:
             read = x.v in operands and x.name[0] == "x" and not self._is_per_row(x)
-            if x in ys or (read and not (self._is_in_registers(x) and self.phases[x.v] < p)):
-                body += self._load(x, {}, texts, indent, "[r]" * self._is_in_registers(x))
+            if read and not (self._is_in_registers(x) and self.phases[x.v] < p):
+                body += self._load(x, self.offsets, texts, indent, "[r]" * self._is_in_registers(x))
+        body += [f"{indent}{self._loaded_type(x)} {x.name}s;" for x in ys]
         body += [f"{indent}#pragma unroll", f"{indent}for (int q = 0; q < V; ++q) {{"]
         body += self._compute(steps, texts, f"{indent}    ")
         saved = [v for v in steps if v in self.register_steps]
         body += [f"{indent}    r{self.step_numbers[v]}[r * V + q] = {texts[v]};" for v in saved]
         body += [f"{indent}    {x.name}s.at[q] = {op_templates.to_storage(texts[x.v], x.dtype)};" for x in ys]
         body += [line for m in current for line in self._accumulate(m, texts, f"{indent}    ")]
-        body += [f"{indent}}}", *(line for x in ys for line in self._store(x, {}, indent))]
+        body += [f"{indent}}}", *(line for x in ys for line in self._store(x, self.offsets, indent))]
         texts |= {v: f"r{self.step_numbers[v]}[r * V + q]" for v in saved}
         yield from (
             f"    {self.accumulators[m].template.acc_type} a{m} = {self.accumulators[m].template.identity};"
             for m in current
         )
-        yield "    #pragma unroll"
-        yield "    for (int r = 0; r < R; ++r) {"
-        yield "        const Index j = (lane + r * LANES) * V;"
-        yield "        if (active && j < reduction_size) {"
-        yield from self._axis_indices("j", self.reduced_axes, body, indent)
-        yield from body
-        yield "        }"
-        yield "    }"
+        yield from (
+            f"    const float {name} = reciprocal({y});" for y, name in self.reciprocals.items() if y not in known
+        )
+        loop = [
+            "    #pragma unroll",
+            "    for (int r = 0; r < R; ++r) {",
+            "        if (r < packs) {",
+            *self._pack_indices("(lane + r * LANES) * V", body, indent),
+            *body,
+            "        }",
+            "    }",
+        ]
+        yield from ["    if (active) {", *(f"    {line}" for line in loop), "    }"] if ys else loop
         for m in current:
             yield from self._block_reduce(m, self.accumulators[m].template)
             for n in self.accumulators[m].reductions:

@@ -4,6 +4,7 @@
 #define SIMULATED
 #define __global__
 #define __device__
+#define __noinline__
 #define __shared__ static  // one block at a time
 #define __launch_bounds__(...)
 typedef __SIZE_TYPE__ size_t;

@@ -26,7 +26,7 @@ from neonlite.backend.planning import ALIGNMENT_BYTES
 from neonlite.backend.runtimes.cuda import CudaRuntime, libraries
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
 from neonlite.backend.runtimes.cuda.executor import CompileError, pack_arguments
-from neonlite.backend.runtimes.cuda.graphs import check_transfer
+from neonlite.backend.runtimes.cuda.graphs import check_transfer, record
 from neonlite.backend.runtimes.cuda.row_reduction import MAX_BLOCK_THREADS
 from neonlite.backend.runtimes.numpy import NumPyRuntime
 from neonlite.typing import NativeArray, NumPyArray
@@ -137,6 +137,7 @@ class SimulatedDriver:
     def gemm(self, desc: libraries.GemmDesc, alpha: float, beta: float) -> bool:
         """Compute the product by NumPy; 16-bit floats are computed in float32 and rounded once."""
         self.run(self._gemm, desc, alpha, beta)
+        record(self.gemm, desc, alpha, beta)
         return True
 
     def _gemm(self, desc: libraries.GemmDesc, alpha: float, beta: float) -> None:

@@ -40,7 +40,7 @@ CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
 REDUCTION_SUM = 0x2FFF4
-SOFTMAX_ACCURATE = 0x30000
+SOFTMAX_ACCURATE = 0x30000  # oneDNN's log_softmax is less precise than NumPy's, and is not used
 MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an error of 2e-6: oneDNN adds in float32
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
@@ -615,28 +615,46 @@ class OneDNNBatchNorm(OneDNNConvolution):
 
     def computes_softmax(self, rows: tuple[int, ...]) -> bool:
         """Return whether oneDNN has a fast primitive that is precise: it adds the float32 elements of a row."""
-        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax, rows) is not None
+        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax, softmax_block(rows)) is not None
 
     def softmax(self, x: Array, y: Array, *, is_masked: bool) -> None:
         """Compute the softmax y of each row of x. If ``is_masked``, that of a row of only -inf is 0, else NaN.
 
         In oneDNN, a NaN or an infinity makes only this element NaN, and NumPy computes these rows.
         """
-        primitive = self._get_cached(create_softmax, x.shape)
+        block = softmax_block(x.shape)
+        primitive = self._get_cached(create_softmax, block)
         if not self.runtime.has_values:
             return
         check_writeable(y)
-        self._execute(primitive, (x, y))
-        if np.isnan(np.minimum.reduce(y, axis=None)):
-            rows = np.isnan(y).any(axis=1)
-            largest = x[rows].max(axis=1, keepdims=True)
-            e = np.exp(x[rows] - (np.where(np.isfinite(largest), largest, 0) if is_masked else largest))
-            total = e.sum(axis=1, keepdims=True)
-            y[rows] = e / (np.where(total == 0, 1, total) if is_masked else total)
+        for start in range(0, len(x), block[0]):
+            source, result = x[start : start + block[0]], y[start : start + block[0]]
+            self._execute(primitive, (source, result))
+            if np.isnan(np.minimum.reduce(result, axis=None)):
+                rows = np.isnan(result).any(axis=1)
+                largest = source[rows].max(axis=1, keepdims=True)
+                e = np.exp(source[rows] - (np.where(np.isfinite(largest), largest, 0) if is_masked else largest))
+                total = e.sum(axis=1, keepdims=True)
+                result[rows] = e / (np.where(total == 0, 1, total) if is_masked else total)
+
+    def computes_softmax_backward(self, rows: tuple[int, ...]) -> bool:
+        """Return whether oneDNN has a fast primitive that is precise."""
+        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax_backward, rows) is not None
+
+    def softmax_backward(self, dz: Array, z: Array, dx: Array) -> None:
+        """Compute ``dx = z (dz - sum(z dz))`` of each row."""
+        primitive = self._get_cached(create_softmax_backward, dz.shape)
+        if not self.runtime.has_values:
+            return
+        check_writeable(dx)
+        self._execute(primitive, (z, dz, dx))
 
     def computes_row_norm(self, rows: tuple[int, ...], eps: float) -> bool:
-        """Return whether oneDNN has a fast primitive that is precise."""
-        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_row_norm, rows, eps) is not None
+        """Return whether oneDNN has fast primitives that are precise."""
+        if rows[1] > MAX_ROW_TERMS:
+            return False
+        factories = create_row_norm, create_row_norm_backward
+        return all(self._get_cached(factory, rows, eps) is not None for factory in factories)
 
     def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
         """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""
@@ -645,6 +663,14 @@ class OneDNNBatchNorm(OneDNNConvolution):
             return
         check_writeable(y, mean, variance)
         self._execute(primitive, (x, mean, variance, y))
+
+    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, dx: Array, *, eps: float) -> None:
+        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
+        primitive = self._get_cached(create_row_norm_backward, x.shape, eps)
+        if not self.runtime.has_values:
+            return
+        check_writeable(dx)
+        self._execute(primitive, (x, mean, variance, dz, dx))
 
     # --- images in NHWC ---
 
@@ -719,22 +745,56 @@ def create_normalization(library: dnnl.Library, rows: tuple[int, int], eps: floa
     return create_batch_norm(library, rows, dnnl.FORWARD_INFERENCE, eps, flags, *vectors)
 
 
+def softmax_block(rows: tuple[int, ...]) -> tuple[int, int]:
+    """Return the shape of the blocks of rows, which stay in the cache between the primitive and the search for NaN."""
+    size = block_rows(rows)
+    return (size if size >= MIN_BLOCK_ROWS else rows[0]), rows[1]
+
+
 def create_softmax(library: dnnl.Library, rows: tuple[int, int]) -> dnnl.Primitive:
     """Create the softmax of rows."""
+    matrix = library.memory_desc(rows, (rows[1], 1))
+    desc = softmax_desc(library, dnnl.FORWARD_INFERENCE, matrix)
+    return dnnl.Primitive(library, desc, {dnnl.ARG_SRC: matrix, dnnl.ARG_DST: matrix})
+
+
+def softmax_desc(library: dnnl.Library, prop_kind: int, matrix: dnnl.MemoryDesc) -> dnnl.Handle:
+    """Return the primitive descriptor of the softmax of rows."""
     if not library.has_precise_exp:
         raise dnnl.UnsupportedError(f"oneDNN {library.version}: exp without AVX2")
+    args = library.engine, prop_kind, SOFTMAX_ACCURATE, matrix.handle, matrix.handle, 1, library.default_attr
+    return library.primitive_desc("softmax_forward", *args)
+
+
+def create_softmax_backward(library: dnnl.Library, rows: tuple[int, int]) -> dnnl.Primitive:
+    """Create the gradient of the softmax of rows, with the arguments result, its error, and the error of the rows."""
     matrix = library.memory_desc(rows, (rows[1], 1))
-    handles = matrix.handle, matrix.handle
-    args = library.engine, dnnl.FORWARD_INFERENCE, SOFTMAX_ACCURATE, *handles, 1, library.default_attr
-    return dnnl.Primitive(
-        library, library.primitive_desc("softmax_forward", *args), {dnnl.ARG_SRC: matrix, dnnl.ARG_DST: matrix}
-    )
+    hint = softmax_desc(library, dnnl.FORWARD_TRAINING, matrix)
+    args = library.engine, SOFTMAX_ACCURATE, *[matrix.handle] * 3, 1, hint, library.default_attr
+    descs = dict.fromkeys((dnnl.ARG_DST, dnnl.ARG_DIFF_DST, dnnl.ARG_DIFF_SRC), matrix)
+    return dnnl.Primitive(library, library.primitive_desc("softmax_backward", *args), descs)
+
+
+def row_norm_desc(library: dnnl.Library, matrix: dnnl.MemoryDesc, column: dnnl.MemoryDesc, eps: float) -> dnnl.Handle:
+    """Return the primitive descriptor of the normalization of rows."""
+    handles = matrix.handle, matrix.handle, column.handle
+    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(0), library.default_attr
+    return library.primitive_desc("layer_normalization_forward", *args)
 
 
 def create_row_norm(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:
     """Create the normalization of rows, with the arguments rows, means, variances and result."""
     matrix, column = library.memory_desc(rows, (rows[1], 1)), library.memory_desc(rows[:1], (1,))
-    handles = matrix.handle, matrix.handle, column.handle
-    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(0), library.default_attr
     descs = {dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column, dnnl.ARG_DST: matrix}
-    return dnnl.Primitive(library, library.primitive_desc("layer_normalization_forward", *args), descs)
+    return dnnl.Primitive(library, row_norm_desc(library, matrix, column, eps), descs)
+
+
+def create_row_norm_backward(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:
+    """Create the gradient of the normalization; arguments: rows, means, variances, the errors of result and rows."""
+    matrix, column = library.memory_desc(rows, (rows[1], 1)), library.memory_desc(rows[:1], (1,))
+    hint = row_norm_desc(library, matrix, column, eps)
+    handles = *[matrix.handle] * 3, column.handle
+    args = library.engine, dnnl.BACKWARD_DATA, *handles, c_float(eps), c_uint(0), hint, library.default_attr
+    descs = {dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column}
+    descs |= {dnnl.ARG_DIFF_DST: matrix, dnnl.ARG_DIFF_SRC: matrix}
+    return dnnl.Primitive(library, library.primitive_desc("layer_normalization_backward", *args), descs)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,18 +15,29 @@ from helpers import image_programs
 from helpers.simulated_gpu import ByCudnn
 from hypothesis import assume, given, settings, strategies as st
 
-from neonlite import Autodiff, Backend, NervanaObject
+from neonlite import Autodiff, Backend, NervanaObject, jit
 from neonlite.backend.primitives.geometry import ImageShape
-from neonlite.backend.runtimes.cuda import convolution
-from neonlite.backend.runtimes.cuda.convolution import REORDER_KERNEL
+from neonlite.backend.runtimes.cuda import convolution, libraries
+from neonlite.backend.runtimes.cuda.convolution import REORDER_FUNCTION
+from neonlite.backend.runtimes.cuda.graphs import record
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.callbacks import Callbacks
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import LRN as Response, Affine, BatchNorm, Conv, MergeSum, Pooling, Sequential, SkipNode
+from neonlite.layers import (
+    LRN as Response,
+    Activation,
+    Affine,
+    BatchNorm,
+    Conv,
+    MergeSum,
+    Pooling,
+    Sequential,
+    SkipNode,
+)
 from neonlite.models import Model
-from neonlite.optimizers import Adam
-from neonlite.transforms import Rectlin
+from neonlite.optimizers import Adam, GradientDescentMomentum
+from neonlite.transforms import Rectlin, Softmax
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 N = image_programs.N
@@ -49,7 +62,9 @@ class Counting(ByCudnn):
 
     def reorders_of(self, images: int) -> list[tuple[bool, ImageShape]]:
         """Return the reorders of images of a batch size since the last call, as (to_chwn, shape), without filters."""
-        reorders = [(bool(x[5]), ImageShape(*x[2:5])) for text, x in self.launched if text.endswith(REORDER_KERNEL)]
+        launches = [arguments for text, arguments in self.launched if REORDER_FUNCTION in text]
+        copies = [x[n : n + 6] for x in launches for n in range(0, len(x), 6)]
+        reorders = [(bool(x[5]), ImageShape(*x[2:5])) for x in copies]
         self.launched.clear()
         return [x for x in reorders if x[1].batch_size == images]
 
@@ -116,6 +131,7 @@ def check_network(parts: list[str]) -> None:
         ["conv", "max", "normed", "one pixel", "avg", "residual"],
         ["strided", "norm", "leaky", "response", "l2", "skip"],
         ["conv", "inception", "dropout", "deconv"],
+        ["inception", "avg"],
     ],
 )
 def test_networks_train_as_by_numpy(parts: list[str]) -> None:
@@ -248,8 +264,8 @@ def test_without_cudnn_no_images_are_in_nhwc(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_cudnn_cannot_compute_is_computed_in_chwn(monkeypatch: pytest.MonkeyPatch) -> None:
-    be = gpu_backend()
     monkeypatch.setenv("NEONLITE_WORKSPACE", "50")
+    be = gpu_backend()
     with pytest.warns(RuntimeWarning, match="no plan has a workspace within the limit"):
         result = consecutive(be).get()
     assert np.array_equal(result, consecutive(Backend("cpu")).get())
@@ -339,3 +355,250 @@ def test_work_between_replays_does_not_affect_them(act: str) -> None:
 @given(SCHEDULES)
 def test_schedules_of_replays_and_other_operations_have_the_values_of_runs(acts: list[tuple[str, int]]) -> None:
     check_replays([("step", 0)] * RUNS + acts + [("step", 0)])
+
+
+# --- launches --------------------------------------------------------------------------------------------------------
+
+
+class Idle(ByCudnn):
+    """A driver whose launches do nothing; ``launched`` lists them by kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched: list[str] = []
+        cudnn: Any = self.cudnn
+        cudnn.execute = lambda plan, *_: self.launched.append("+".join(filter(None, plan.key[0:1] + fused(plan))))
+
+    def allocate(self, nbytes: int) -> Any:
+        return np.empty(nbytes, np.uint8)
+
+    def compile(self, source: str) -> Any:
+        return source
+
+    def launch(self, kernel: Any, grid: Any, block: int, arguments: Any) -> None:
+        name = libraries.kernel_name(kernel).rpartition("_")[0].removeprefix("neonlite_")
+        self.launched.append({REORDER: "reorder", COMBINE: "combine"}.get(name, name))
+
+    def gemm(self, desc: Any, alpha: float, beta: float) -> bool:
+        self.launched.append("gemm")
+        record(self.gemm, desc, alpha, beta)
+        return True
+
+    def run(self, f: Callable[..., None], *arguments: object) -> None:
+        if f.__name__ == "copy_into":
+            self.launched.append("copy")
+        else:
+            f(*arguments)
+
+    def launches_of(self, f: Callable[[], object]) -> list[str]:
+        """Return the launches of a function that ran three times before, and check that each run has the same."""
+        lists = []
+        for _ in range(4):
+            f()
+            lists.append([*self.launched])
+            self.launched.clear()
+        assert lists[0] == lists[1] == lists[2] == lists[3]
+        return lists[3]
+
+
+REORDER, COMBINE = "reorder_between_CHWN_and_NHWC", "combine_the_splits_of_sum"
+
+
+def fused(plan: Any) -> tuple[str, ...]:
+    """Return what a plan of cuDNN computes after the convolution."""
+    return "bias" * (plan.graph.bias_of is not None), "relu" * bool(plan.graph.rectified)
+
+
+def idle_backend(batch_size: int) -> tuple[Backend, Idle]:
+    runtime = SimulatedGPU()
+    runtime.driver = driver = Idle()
+    NervanaObject.be = be = Backend(runtime, rng_seed=1, batch_size=batch_size)
+    return be, driver
+
+
+def convolutions(be: Backend, n: int) -> tuple[Any, Any, Any, Any]:
+    """Return the forward pass of n convolutions of 64 to 64 maps, that and the backward pass, images and errors."""
+    net = Sequential([Conv((3, 3, 64), padding=1, **biased()) for _ in range(n)])
+    net.configure((64, 56, 56)).allocate_parameters()
+
+    @jit
+    def gradients(x: Any, e: Any) -> Any:
+        return Autodiff(net(x, training=True), be, e).get_grad_op_tree([x, *net.parameters])
+
+    return jit(net.__call__), gradients, be.empty((64 * 56 * 56, 128)), be.empty((64 * 56 * 56, 128))
+
+
+CONVOLVED, BACK = ["fprop+bias+relu"], ["gt_mul", "combine", "dgrad", "wgrad"]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_convolutions_are_one_launch_each_between_two_reorders_of_all_images_and_filters(n: int) -> None:
+    be, driver = idle_backend(128)
+    forward, both, x, e = convolutions(be, n)
+    assert driver.launches_of(lambda: forward(x)) == ["reorder", *n * CONVOLVED, "reorder"]
+    assert driver.launches_of(lambda: both(x, e)) == ["reorder", *n * CONVOLVED, *n * BACK, "reorder"]
+
+
+def test_a_convolution_of_the_backend_is_three_launches() -> None:
+    be, driver = idle_backend(128)
+    layer = be.conv_layer("float32", 128, 64, 64, H=56, W=56, R=3, S=3, pad_h=1, pad_w=1)
+    i, f, o, bias = (be.empty(shape) for shape in (layer.dimI, layer.dimF, layer.dimO, (64, 1)))
+    done = driver.launches_of(lambda: be.fprop_conv(layer, i, f, o, bias=bias, relu=True))
+    assert done == ["reorder", *CONVOLVED, "reorder"]
+
+
+def test_a_step_of_a_perceptron_is_twelve_launches_and_one_for_the_labels() -> None:
+    _, driver = idle_backend(128)
+    layers = [Affine(100, Gaussian(), bias=Constant(0), activation="rectlin"), Affine(10, Gaussian(), bias=Constant(0))]
+    model, steps = Model([*layers, Activation(Softmax())]), list[list[str]]()
+
+    class Steps(Callbacks):
+        def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
+            steps.append([*driver.launched])
+            driver.launched.clear()
+
+    data = ArrayIterator(np.zeros((640, 784)), np.zeros(640, int), nclass=10)
+    options: dict[str, Any] = {"cost": "CrossEntropyMulti", "optimizer": GradientDescentMomentum(0.1, 0.9)}
+    model.fit(data, num_epochs=1, callbacks=Steps(model, progress_bar=False), cuda_graphs=False, **options)
+    softmax, cost, errors = "add_max_stop_gradient_sub_exp_sum", "div_safelog_mul", "div_sub_mul"
+    forward = ["gemm", "add_maximum", "gemm", softmax, cost, errors]
+    labels, update = "y_1_in_the_row_of_each_label_else_0_A_l", "mul_div_mul_sub_add"
+    assert steps[-1] == [labels, *forward, "gemm", "gemm", "gt_mul", "gemm", "mul_sum_mul", update]
+
+
+# --- repeated launches -----------------------------------------------------------------------------------------------
+
+
+def biased_convolution(be: Backend, x: Any, f: Any, b: Any) -> Any:
+    return be.maximum(be.conv(x, f, padding=1) + b, 0)
+
+
+def convolved_arrays(be: Backend, seed: int = 0, dtype: str = "float32") -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [be.array(rng.integers(-3, 4, shape), dtype) for shape in ((3, 6, 6, N), (3, 3, 3, 5), (5, 1, 1, 1))]
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list that grows with each call of cuDNN that is no repetition."""
+    calls, run = list[Any](), convolution.Cudnn.run
+    monkeypatch.setattr(convolution.Cudnn, "run", lambda self, *args: calls.append(args) or run(self, *args))
+    return calls
+
+
+def test_the_launches_of_a_plan_with_convolutions_are_repeated_for_the_same_arrays_only(built: list[Any]) -> None:
+    be, cpu = gpu_backend(), Backend("cpu")
+    out, mine, theirs = be.empty((5, 6, 6, N)), convolved_arrays(be), convolved_arrays(cpu)
+    for n in range(4):
+        out[:] = biased_convolution(be, *mine)
+        np.testing.assert_array_equal(out.get(), biased_convolution(cpu, *theirs).get())
+        for x in (mine[0], theirs[0]):  # other values in the same memory
+            x[:] = x * -1 + n
+    assert len(built) == 1
+    out[:] = biased_convolution(be, *convolved_arrays(be, 1))
+    np.testing.assert_array_equal(out.get(), biased_convolution(cpu, *convolved_arrays(cpu, 1)).get())
+    assert len(built) == 2
+
+
+def test_launches_are_built_again_after_a_workspace_has_been_replaced(built: list[Any]) -> None:
+    be = gpu_backend()
+    layer = be.conv_layer("float32", N, 3, 5, H=6, W=6, R=3, S=3)
+    i, f, out = be.ones(layer.dimI), be.ones(layer.dimF), be.empty(layer.dimO)
+    large = be.conv_layer("float32", N, 8, 8, H=9, W=9, R=3, S=3)
+    j, g, o = be.ones(large.dimI), be.ones(large.dimF), be.empty(large.dimO)
+    for count in (1, 4, 4):  # the larger convolution replaces workspaces in its first run, which it repeats
+        for _ in range(2):
+            be.fprop_conv(layer, i, f, out)
+            assert (out.get() == 27).all()
+            out[:] = -1
+        assert len(built) == count
+        for _ in range(2):
+            be.fprop_conv(large, j, g, o)
+
+
+def test_the_launches_of_a_convolution_are_repeated_for_the_same_options_only(built: list[Any]) -> None:
+    be = gpu_backend()
+    layer = be.conv_layer("float32", N, 3, 5, H=6, W=6, R=3, S=3)
+    i, f, out = be.ones(layer.dimI), be.array(-np.ones(layer.dimF)), be.empty(layer.dimO)
+    bias = be.ones((5, 1))
+    for _ in range(3):
+        for relu, alpha, value in ((True, 1.0, 0), (False, 1.0, -26), (False, 2.0, -53)):
+            be.fprop_conv(layer, i, f, out, bias=bias, relu=relu, alpha=alpha)
+            assert (out.get() == value).all()
+    assert len(built) == 2 + 3  # a result that is multiplied by alpha is computed by the array library
+
+
+def test_products_are_repeated_with_the_scalars_of_the_tree() -> None:
+    be, cpu = gpu_backend(), Backend("cpu")
+    a, b = (np.random.default_rng(n).integers(-3, 4, (6, 6)) for n in (0, 1))
+    results = []
+    for backend in (be, cpu):
+        x, y = backend.array(a), backend.array(b)
+        for scale in (1.0, 2.0, 2.0, -1.0, 1.0, 2.0):
+            x[:] = 0.5 * x + scale * backend.dot(y, y)
+        results.append(x.get())
+    np.testing.assert_array_equal(*results)
+
+
+def test_work_of_the_array_library_is_never_repeated_as_launches() -> None:
+    be, cpu = gpu_backend(), Backend("cpu")
+    pairs = [(backend.array(np.arange(12.0).reshape(3, 4)), backend.empty((6, 4))) for backend in (be, cpu)]
+    for _ in range(4):
+        for backend, (x, out) in zip((be, cpu), pairs, strict=True):
+            out[:] = backend.concat([x, x], axis=0)
+            x[:] = x + 1
+        np.testing.assert_array_equal(*(out.get() for _, out in pairs))
+
+
+# --- bias and Rectlin in the convolution -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("fails", ["", "execute"])
+def test_a_bias_and_rectlin_are_part_of_the_convolution(dtype: str, fails: str) -> None:
+    be, cpu = gpu_backend(dtype), Backend("cpu", default_dtype=dtype)
+    frontend: Any = be.runtime.driver.cudnn.frontend  # type: ignore[attr-defined]
+    frontend.fails = fails
+    for function in (biased_convolution, lambda be, x, f, b: be.conv(x, f, padding=1) + b):
+        with pytest.warns(RuntimeWarning, match="cuDNN cannot compute") if fails else nullcontext():
+            result = function(be, *convolved_arrays(be, dtype=dtype)).get()
+        np.testing.assert_array_equal(result, function(cpu, *convolved_arrays(cpu, dtype=dtype)).get())
+        assert fused(SimpleNamespace(graph=frontend.graphs[0])) == ("bias", "relu" * (function is biased_convolution))
+        frontend.graphs.clear()
+
+
+OTHERS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "the convolution is read again": lambda be, y, b: be.maximum(y + b, 0) * y,
+    "the sum is read again": lambda be, y, b: be.maximum(y + b, 0) * (y + b),
+    "a maximum with another number": lambda be, y, b: be.maximum(y + b, 1),
+    "a bias for each pixel": lambda be, y, b: be.maximum(y + be.sum(y, axis=0) * 0.5, 0),
+    "a difference": lambda be, y, b: be.maximum(y - b, 0),
+    "a sum with itself": lambda be, y, b: be.maximum(y + y, 0),
+    "a number": lambda be, y, b: be.maximum(y + 2, 0),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_formulas_after_a_convolution_have_the_values_of_numpy(name: str) -> None:
+    results, mine = [], gpu_backend()
+    for be in (mine, Backend("cpu")):
+        x, f, b = convolved_arrays(be)
+        results.append(OTHERS[name](be, be.conv(x, f, padding=1), b).get())
+    np.testing.assert_array_equal(*results)
+    driver: Any = mine.runtime.driver
+    assert len(driver.cudnn.frontend.graphs) == 1
+
+
+def test_many_arrays_of_several_dtypes_are_reordered_in_few_launches() -> None:
+    be, shapes = gpu_backend(), [(2 + n % 3, 4, 4 + n % 5) for n in range(convolution.MAX_COPIES + 6)]
+    arrays = [np.random.default_rng(n).random(s).astype(["float32", "float16"][n % 2]) for n, s in enumerate(shapes)]
+    buffers, back = [np.zeros(x.size, x.dtype) for x in arrays], [np.zeros_like(x) for x in arrays]
+    driver: Any = be.runtime.driver
+    driver.launched.clear()
+    for results, to_chwn in ((arrays, False), (back, True)):
+        copies = zip(shapes, results, buffers, strict=True)
+        be.primitives.reorder_all([(ImageShape(*s), x, b, to_chwn) for s, x, b in copies])
+    assert len(driver.launched) == 4
+    for x, nhwc, y in zip(arrays, buffers, back, strict=True):
+        np.testing.assert_array_equal(nhwc.reshape(x.shape[::-1]), x.transpose())
+        np.testing.assert_array_equal(x, y)

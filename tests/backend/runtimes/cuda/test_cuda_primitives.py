@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +35,9 @@ from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ImageShape
 from neonlite.backend.runtimes.cuda import CudaPrimitives, kernels
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
-from neonlite.backend.runtimes.cuda.convolution import OPERAND_NAMES, REORDER_KERNEL
+from neonlite.backend.runtimes.cuda.convolution import OPERAND_NAMES
 from neonlite.backend.runtimes.cuda.executor import CuPyDriver
+from neonlite.backend.runtimes.cuda.graphs import record_launches
 from neonlite.backend.runtimes.cuda.kernels import kernel_source
 from neonlite.backend.runtimes.cuda.libraries import OPTIONS, Cublas, GemmDesc
 from neonlite.backend.runtimes.cuda.simulator import SimulatedDriver, SimulatedGPU
@@ -306,6 +308,34 @@ def test_cublas_has_a_handle_per_thread_and_a_workspace_for_each_stream() -> Non
     assert [x[2:] for x in calls if x[0] == "SetWorkspace"] == [(4096 * n, 32 << 20) for n in (1, 2, 1)]
 
 
+def test_a_product_is_recorded_as_a_launch_that_repeats_it_on_the_stream_of_its_handle() -> None:
+    driver, actual = ByCublas(), CudaPrimitives(SimulatedGPU())
+    actual.runtime.driver = driver
+    a, b, out = np.full((2, 3), 2.0, "float32"), np.full((3, 4), 5.0, "float32"), np.zeros((2, 4), "float32")
+    with record_launches() as launches:
+        actual.gemm(a, b, out, 0.5, 0.0)
+    (launch,) = launches
+    a[:], out[:] = 1, -1
+    assert launch is not None
+    driver.cublas.handles.get().stream = None  # as after work on another stream
+    launch()
+    assert (out == 7.5).all()
+    assert [call[0] for call in driver.library.calls][-3:] == ["cublasSetStream_v2", "cublasSetWorkspace_v2", "gemm"]
+
+
+def test_a_product_that_needs_a_copy_or_another_library_is_recorded_as_one_that_nothing_repeats() -> None:
+    driver, actual = ByCublas(), CudaPrimitives(SimulatedGPU())
+    actual.runtime.driver = driver
+    a, out = np.ones((6, 6), "float32"), np.zeros((3, 3), "float32")
+    with record_launches() as launches:
+        actual.gemm(a[::2, ::2], a[::2, ::2], out)
+    assert None in launches
+    driver.library.cublasGemmStridedBatchedEx_64 = lambda *_: 15
+    with record_launches() as launches:
+        actual.gemm(out, out, a[:3, :3])
+    assert None in launches
+
+
 def test_a_product_that_the_gpu_does_not_support_is_computed_otherwise() -> None:
     driver = ByCublas()
     driver.library.cublasGemmStridedBatchedEx_64 = lambda *_: 15  # CUBLAS_STATUS_NOT_SUPPORTED, as of bfloat16 on sm_75
@@ -391,7 +421,7 @@ def test_images_are_reordered_by_as_many_elements_at_once_as_rows_allow(
     back = np.full_like(array, -1)
     primitives.reorder(ImageShape(*form), back, nhwc, True)
     np.testing.assert_array_equal(back, x.ravel())
-    widths = {key[2] for key in primitives.compiled if key[0] == REORDER_KERNEL}
+    widths = {int(W) for key in primitives.compiled for W in re.findall(r" reorder<(\d)>\(", key[0])}
     assert max(widths) == min(at_once, 16 // x.itemsize)
     primitives.reorder(ImageShape(*form), memory[1 : x.size + 1], nhwc, True)  # which is not aligned
     np.testing.assert_array_equal(memory[1 : x.size + 1], x.ravel())

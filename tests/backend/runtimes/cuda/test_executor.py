@@ -19,7 +19,7 @@ from helpers.simulated_gpu import OpByOp, elementwise, numbers, ran, simulated, 
 from helpers.standin_cupy import installed
 
 from neonlite import Autodiff, Backend, gen_backend
-from neonlite.backend.runtimes.cuda import codegen as kernels_module, executor as executor_module
+from neonlite.backend.runtimes.cuda import codegen as kernels_module, graphs
 from neonlite.backend.runtimes.cuda.executor import CuPyDriver
 from neonlite.backend.runtimes.cuda.libraries import OPTIONS
 from neonlite.backend.runtimes.cuda.op_templates import OP_TEMPLATES
@@ -267,6 +267,36 @@ def test_bfloat16_rounds_in_one_instruction_and_on_older_gpus_by_integer_arithme
     assert (result.spilled, result.assembly.count("cvt.rn.bf16.f32")) == (0, count)  # 3 ops, and results, of 8 elements
 
 
+@pytest.mark.parametrize(("architecture", "count"), [("sm_75", 0), ("sm_80", 4)])
+def test_a_maximum_is_one_instruction_and_on_older_gpus_a_comparison(architecture: str, count: int) -> None:
+    if nvrtc.library() is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
+    be = Backend(OpByOp())
+    source = be.kernel(be.maximum(be.ones((64, 96)), be.minimum(be.ones((64, 96)), 2)))
+    assembly = nvrtc.compiled(source, architecture, OPTIONS).assembly
+    assert [assembly.count(f"{name}.NaN.f32") for name in ("max", "min")] == [count, count]
+
+
+def test_sums_load_several_packs_before_they_add_them() -> None:
+    if nvrtc.library() is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
+    be = Backend(OpByOp())
+    x, y = be.ones((64, 40_000), "float16"), be.ones((64, 40_000), "float16")
+    for tree, count in [(be.sum(x, axis=1), 4), (be.sum(x, axis=0), 4), (be.sum(x * y, axis=1), 8)]:
+        assembly = nvrtc.compiled(be.kernel(tree), "sm_90", OPTIONS).assembly
+        assert max(part.count("ld.global.v4.u32") for part in assembly.split("add.rn.f32")) == count
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((3, 10**6), 1), ((10**6, 3), 0), ((64, 401_408), 1), ((10**8,), 0)])
+def test_a_reduction_is_split_into_at_most_2048_parts_none_of_which_is_empty(shape: tuple[int, ...], axis: int) -> None:
+    be = Backend(OpByOp()).dry_run()
+    plan = be.plan(be.sum(be.zeros(shape), axis=axis))
+    (kernel,) = kernels_module.region_kernels(plan, plan.stages[0])
+    _, size, chunk = kernel.counts
+    assert (kernel.num_splits - 1) * chunk < size <= kernel.num_splits * chunk
+    assert 100 < kernel.num_splits * kernel.blocks <= 2048
+
+
 def test_the_source_of_a_tree_is_available_on_any_machine(plain: Backend) -> None:
     x, y = plain.ones((30, 40), name="x"), plain.ones((30, 1), name="bias")
     text = plain.kernel(plain.softmax(plain.dot(x, x.T) + y, axis=1))
@@ -374,7 +404,7 @@ def test_launches_follow_temporaries_that_have_moved(packed: list[Any]) -> None:
 
 
 def test_the_cache_of_launches_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor_module, "MAX_CACHED_LAUNCHES", 3)
+    monkeypatch.setattr(graphs, "MAX_CACHED_LAUNCHES", 6)  # an entry costs one more than it has launches
     be = simulated()
     x, y = be.ones((2, 2)), be.empty((2, 2))
     for n in range(1, 9):

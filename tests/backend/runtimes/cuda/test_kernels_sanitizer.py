@@ -20,13 +20,13 @@ from neonlite.backend.runtimes import load_runtime
 from neonlite.backend.runtimes.cuda.kernels import FILLED_MASK, RANK_SORT_KERNEL, SCALED_NORMAL, VALUE_TEMPLATES
 
 KINDS: dict[str, tuple[str, ...]] = {  # text that only the sources of a kind contain
-    "map, several elements at once": ("const Half* x0", "int V = 8;", "long long I)"),
+    "map, several elements at once": ("const Half* x0", "int V = 8;", "unsigned I)"),
     "map, rows and columns": ("y0 = (tanh(((x0 * x1) + x2)) * x3)",),
     "map, strides": ("long long x0_0",),
     "rows": ("s0 = argmax(x0)", "threadIdx.x % LANES"),
     "columns": ("sum((x0 * x0)) over axis 0", "threadIdx.x / RESULTS"),
     "rows, with an epilogue": ("y0 = (x1 + sum((x0 * x0)))",),
-    "several blocks": ("long long chunk)", "LANES = 256, RESULTS = 1"),
+    "several blocks": ("unsigned chunk)", "LANES = 256, RESULTS = 1"),
     "finalize kernel": ("// combine the splits of sum",),
     "tile of rows": ("sum(exp((x0 - stop_gradient(max(x0))))) over axis 1", "[R * V]"),
     "tile of columns": ("sum(exp((x0 - stop_gradient(max(x0))))) over axis 0", "float r"),

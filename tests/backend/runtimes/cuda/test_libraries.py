@@ -17,7 +17,7 @@ from helpers.standin_cupy import Machine, installed
 
 from neonlite import Backend
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
-from neonlite.backend.runtimes.cuda.convolution import REORDER_KERNEL
+from neonlite.backend.runtimes.cuda.convolution import reorder_kernel
 from neonlite.backend.runtimes.cuda.kernels import kernel_source
 from neonlite.backend.runtimes.cuda.libraries import OPTIONS, kernel_name
 
@@ -114,11 +114,13 @@ def test_a_kernel_has_the_name_of_its_ops_or_of_what_it_does() -> None:
     x = be.ones((4, 6))
     names = [kernel_name(be.kernel(tree).replace("stage_1", "kernel")) for tree in (be.exp(x) + 1, be.exp(x * 2) + 1)]
     assert [name.rpartition("_")[0] for name in names] == ["neonlite_exp_add", "neonlite_mul_exp_add"]
-    assert kernel_name(kernel_source(REORDER_KERNEL, "float32")).startswith("neonlite_Transpose_channels_pixels_batch")
+    assert kernel_name(kernel_source(reorder_kernel((4,)), "float32")).startswith(
+        "neonlite_reorder_between_CHWN_and_NHWC"
+    )
 
 
 @pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not installed")
 def test_the_compiler_gives_a_kernel_its_name() -> None:
-    source = kernel_source(REORDER_KERNEL, "float32")
+    source = kernel_source(reorder_kernel((4,)), "float32")
     compiled = nvrtc.compiled(source, "sm_90", (*OPTIONS, f"-Dkernel={kernel_name(source)}"))
     assert f".entry {kernel_name(source)}(" in compiled.assembly

@@ -13,7 +13,8 @@ from helpers.parametrize import part
 from helpers.simulated_gpu import LAYOUTS, OpByOp, numbers, ran, simulated, standardized
 
 from neonlite import Backend
-from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
+from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
+from neonlite.backend.runtimes.cuda.simulator import SimulatedDriver, SimulatedGPU
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 
@@ -59,7 +60,7 @@ def check_formula(name: str, x: Any, axis: Any, dtype: str, layout: str = "whole
     for a, b in zip(result, wanted, strict=True):
         assert a.info.dtype == dtype
         np.testing.assert_allclose(a.get().astype(float), b, close, close)
-    return sum("N1" in text or "long long J" in text for text, _ in ran(sim))
+    return sum("n1" in text for text, _ in ran(sim))
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -166,7 +167,83 @@ def test_batch_norm_moves_no_more_memory_than_necessary(columns: int) -> None:
         t, y, rows = be.array(x), be.zeros((4, columns)), [be.ones((4, 1)) for _ in range(6)]
         be.compound_fprop_bn(t, *rows, y, 1e-3, 0.9)
         if be.name == "simulated":
-            assert sum("N1" in text for text, _ in ran(be)) == (1 if columns == 96 else 2)
+            assert sum("n1" in text for text, _ in ran(be)) == (1 if columns == 96 else 2)
         values.append([r.get() for r in [*rows, y]])
     for result, wanted in zip(*values, strict=True):
         np.testing.assert_allclose(result, wanted, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("axis", [1, 0], ids=["rows", "columns"])
+def test_rows_of_any_length_have_the_bits_of_numpy(axis: int) -> None:
+    """The last pack of some lanes is missing, the last block has fewer rows, and rows begin anywhere in memory."""
+    for n in (1, 3, 31, 33, 100, 128, 260, 513):
+        for count in (1, 9, 17):
+            x = numbers(count, n, seed=n).astype(np.float32)
+            x[0] *= 1e-38  # whose range is denormal
+            x = x.T if axis == 0 else x
+            sim = simulated()
+            t, z = sim.array(x), sim.array(x)
+            low, high = sim.min(t, axis=axis), sim.max(t, axis=axis)
+            z[:] = (t - low) / (high - low + 1e-38) * z  # in place: a thread without a row must not store
+            low, high = x.min(axis=axis, keepdims=True), x.max(axis=axis, keepdims=True)
+            np.testing.assert_array_equal(z.get(), (x - low) / (high - low + np.float32(1e-38)) * x)
+
+
+# --- division by a reciprocal that many elements share ---
+
+# x / y for all 24-bit integers X and Y whose quotient is so near to a midpoint of two floats, (M + c / Y) / 2^s with an
+# odd M of 25 bits and |c| <= 16, that an error of 8 / 2^24 of the last bit could change its rounding. The error of
+# divide() before it rounds is below 3 / 2^24. Y is first, first + step, ...
+HARD_QUOTIENTS = """
+extern "C" __global__ void kernel(long long* counts, long long first, long long step)
+{
+    for (unsigned Y = (1 << 23) + first; Y < 1 << 24; Y += step) {
+        const int twos = __builtin_ctz(Y);
+        unsigned inverse = Y >> twos;  // of the odd part of Y, modulo 2^32, by Newton's method
+        for (int n = 0; n < 5; ++n) inverse *= 2 - (Y >> twos) * inverse;
+        for (int c = -16; c <= 16; ++c)
+            for (int s = 24; c != 0 && __builtin_ctz(c) == twos && s <= 25; ++s) {  // 2^s X = M Y + c
+                const unsigned period = 1u << (s - twos), M0 = (-(unsigned)(c >> twos) * inverse - (1 << 24)) % period;
+                for (uint64 M = (1 << 24) + M0; M < 1 << 25; M += period) {
+                    const uint64 X = (M * Y + c) >> s;
+                    if (X < 1 << 23 || X >= 1 << 24) continue;
+                    const float x = X, y = Y;
+                    ++counts[0];
+                    counts[1] += divide(x, y, reciprocal(y)) != x / y;
+                    counts[2] += x * reciprocal(y) != x / y;
+                }
+            }
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(("step", "tried"), [(63, 1_476_077), pytest.param(1, 93_036_199, marks=pytest.mark.slow)])
+def test_quotients_by_a_shared_reciprocal_are_rounded_correctly_where_that_is_hardest(step: int, tried: int) -> None:
+    driver, counts = SimulatedDriver(), np.zeros(3, np.int64)
+    driver.launch(driver.compile(PREAMBLE + HARD_QUOTIENTS), (1, 1), 1, [counts.ctypes.data, 0, step])
+    assert (counts[0], counts[1]) == (tried, 0)
+    assert counts[2] > tried // 3  # without the remainder, many are wrong
+
+
+QUOTIENTS = """
+extern "C" __global__ void kernel(float* z, const float* x, const float* y, long long n)
+{
+    for (long long i = 0; i < n; ++i) z[i] = divide(x[i], y[i], reciprocal(y[i]));
+}
+"""
+
+
+def test_quotients_of_any_two_floats_have_the_bits_of_numpy() -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, (2, 2_000_000), np.uint32)
+    bits[0, ::2] = bits[0, ::2] & 0x807FFFFF | bits[1, ::2] & 0x7F800000  # quotients near 1
+    special = np.float32([0, -0.0, 1, -1, 2**-149, 2**-126, 2**-60, 2**-40, 2**40, 3e38, math.inf, -math.inf, math.nan])
+    pairs = zip(bits.view(np.float32), np.meshgrid(special, special), strict=True)
+    x, y = (np.concatenate([drawn, more.ravel()]) for drawn, more in pairs)
+    z, driver = np.empty_like(x), SimulatedDriver()
+    driver.launch(driver.compile(PREAMBLE + QUOTIENTS), (1, 1), 1, [*(a.ctypes.data for a in (z, x, y)), len(z)])
+    with np.errstate(all="ignore"):
+        wanted = x / y
+    np.testing.assert_array_equal(z, wanted)
+    numbers = wanted == wanted
+    np.testing.assert_array_equal(np.signbit(z[numbers]), np.signbit(wanted[numbers]))

@@ -3,7 +3,7 @@
 // y0: add of stage 1 (64, 96) bfloat16
 // y0 = (exp(x0) + 1)
 extern "C" __global__ void __launch_bounds__(256) stage_1(
-    const BFloat16* x0, BFloat16* y0, long long I)
+    const BFloat16* x0, BFloat16* y0, unsigned I)
 {
     typedef unsigned Index;
     constexpr int V = 8;  // adjacent elements per thread and iteration

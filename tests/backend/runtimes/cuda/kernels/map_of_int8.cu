@@ -3,7 +3,7 @@
 // y0: add of stage 1 (64, 96) int8
 // y0 = (x0 + 1)
 extern "C" __global__ void __launch_bounds__(256) stage_1(
-    const signed char* x0, signed char* y0, long long I)
+    const signed char* x0, signed char* y0, unsigned I)
 {
     typedef unsigned Index;
     constexpr int V = 16;  // adjacent elements per thread and iteration

@@ -9,11 +9,10 @@
 // y1 = ((x0 + x1) * x2)
 // y2 = cast((x0 > 0))
 extern "C" __global__ void __launch_bounds__(256) stage_1(
-    const float* x0, const float* x1, const float* x2, float* y0, float* y1, int* y2, long long I, long long N1)
+    const float* x0, const float* x1, const float* x2, float* y0, float* y1, int* y2, unsigned I, unsigned n1)
 {
     typedef unsigned Index;
     constexpr int V = 4;  // adjacent elements per thread and iteration
-    const Index n1 = N1;
     const Index stride = (Index)gridDim.x * blockDim.x * V;
     for (Index i = ((Index)blockIdx.x * blockDim.x + threadIdx.x) * V; i < I; i += stride) {
         const Index i0 = i / n1;

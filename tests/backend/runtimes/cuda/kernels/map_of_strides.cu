@@ -3,11 +3,10 @@
 // y0: mul of stage 1 (32, 96) float32
 // y0 = (x0 * 2)
 extern "C" __global__ void __launch_bounds__(256) stage_1(
-    const float* x0, float* y0, long long x0_0, long long x0_1, long long I, long long N1)
+    const float* x0, float* y0, long long x0_0, long long x0_1, unsigned I, unsigned n1)
 {
     typedef unsigned Index;
     constexpr int V = 4;  // adjacent elements per thread and iteration
-    const Index n1 = N1;
     const Index stride = (Index)gridDim.x * blockDim.x * V;
     for (Index i = ((Index)blockIdx.x * blockDim.x + threadIdx.x) * V; i < I; i += stride) {
         const Index i0 = i / n1;

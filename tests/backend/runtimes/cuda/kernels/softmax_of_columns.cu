@@ -7,26 +7,28 @@
 // s0 = max(x0) over axis 0 of 2
 // s1 = sum(exp((x0 - stop_gradient(max(x0))))) over axis 0 of 2
 extern "C" __global__ void __launch_bounds__(512) stage_1(
-    const float* x0, float* y0, long long num_results, long long reduction_size, long long N1)
+    const float* x0, float* y0, unsigned num_results, unsigned reduction_size, unsigned n1)
 {
     typedef unsigned Index;
     constexpr int V = 1;  // adjacent elements per thread and iteration
     constexpr int LANES = 32, RESULTS = 16;  // threads per result, results per block
-    const Index n1 = N1;
-    constexpr int R = 2 / V;  // packs per lane
+    constexpr int R = 2;  // packs per lane
     const int lane = threadIdx.x / RESULTS, slot = threadIdx.x % RESULTS;
-    const Index k = (Index)blockIdx.x * RESULTS + slot;  // index of the result
-    const bool active = k < num_results;
+    const Index result = (Index)blockIdx.x * RESULTS + slot;  // index of the result
+    const bool active = result < num_results;
+    const Index k = active ? result : num_results - 1;  // the last result may be computed several times
+    const int packs = ((R - 1) * LANES + lane) * V < reduction_size ? R : R - 1;  // of this lane
     const Index i1 = k;
+    const Index i0 = lane * V;
+    x0 += i0 * n1 + i1;  // to the first pack of this lane
+    y0 += i0 * n1 + i1;  // to the first pack of this lane
     Pack<float, V> x0s[R];
     float r2[R * V];
     float a0 = -(float)INF;
     #pragma unroll
     for (int r = 0; r < R; ++r) {
-        const Index j = (lane + r * LANES) * V;
-        if (active && j < reduction_size) {
-            const Index i0 = j;
-            x0s[r] = load<V>(x0 + i0 * n1 + i1);
+        if (r < packs) {
+            x0s[r] = load<V>(x0 + r * LANES * V * (long long)n1);
             #pragma unroll
             for (int q = 0; q < V; ++q) {
                 a0 = max_nan(a0, (float)x0s[r].at[q]);
@@ -45,8 +47,7 @@ extern "C" __global__ void __launch_bounds__(512) stage_1(
     float a1 = 0;
     #pragma unroll
     for (int r = 0; r < R; ++r) {
-        const Index j = (lane + r * LANES) * V;
-        if (active && j < reduction_size) {
+        if (r < packs) {
             #pragma unroll
             for (int q = 0; q < V; ++q) {
                 const float v1 = x0s[r].at[q] - v0;  // sub
@@ -64,18 +65,19 @@ extern "C" __global__ void __launch_bounds__(512) stage_1(
         __syncthreads();
     }
     const float t1 = p1[slot];  // sum
-    #pragma unroll
-    for (int r = 0; r < R; ++r) {
-        const Index j = (lane + r * LANES) * V;
-        if (active && j < reduction_size) {
-            const Index i0 = j;
-            Pack<float, V> y0s;
-            #pragma unroll
-            for (int q = 0; q < V; ++q) {
-                const float v3 = r2[r * V + q] / t1;  // div
-                y0s.at[q] = v3;
+    const float d0 = reciprocal(t1);
+    if (active) {
+        #pragma unroll
+        for (int r = 0; r < R; ++r) {
+            if (r < packs) {
+                Pack<float, V> y0s;
+                #pragma unroll
+                for (int q = 0; q < V; ++q) {
+                    const float v3 = divide(r2[r * V + q], t1, d0);  // div
+                    y0s.at[q] = v3;
+                }
+                store(y0 + r * LANES * V * (long long)n1, y0s);
             }
-            store(y0 + i0 * n1 + i1, y0s);
         }
     }
 }

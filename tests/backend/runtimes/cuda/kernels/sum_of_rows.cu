@@ -4,28 +4,38 @@
 // s0: sum of stage 1 (64, 1) float32
 // s0 = sum((x0 * x1)) over axis 1 of 2
 extern "C" __global__ void __launch_bounds__(256) stage_1(
-    const float* x0, const float* x1, float* s0, long long num_results, long long reduction_size, long long chunk, long long N1)
+    const float* x0, const float* x1, float* s0, unsigned num_results, unsigned reduction_size, unsigned chunk, unsigned n1)
 {
     typedef unsigned Index;
     constexpr int V = 4;  // adjacent elements per thread and iteration
     constexpr int LANES = 32, RESULTS = 8;  // threads per result, results per block
-    const Index n1 = N1;
     const int lane = threadIdx.x % LANES, slot = threadIdx.x / LANES;
     const Index k = (Index)blockIdx.x * RESULTS + slot;  // index of the result
-    const Index first = blockIdx.y * (Index)chunk, last = first + chunk;
+    const Index first = blockIdx.y * chunk, last = first + chunk;
     const Index end = last < reduction_size ? last : reduction_size;
     float a0 = 0;
     if (k < num_results) {
         const Index i0 = k;
-        #pragma unroll 4
-        for (Index j = first + lane * V; j < end; j += LANES * V) {
-            const Index i1 = j;
-            const Pack<float, V> x0s = load<V>(x0 + i0 * n1 + i1);
-            const Pack<float, V> x1s = load<V>(x1 + i1);
+        constexpr int U = 4;  // packs in flight
+        const Index packs = (end - first + (LANES - 1 - lane) * V) / (LANES * V);  // of this lane
+        for (Index p = 0; p < packs; p += U) {  // load U packs, then accumulate them
+            Pack<float, V> x0s[U];
+            Pack<float, V> x1s[U];
             #pragma unroll
-            for (int q = 0; q < V; ++q) {
-                const float v0 = x0s.at[q] * x1s.at[q];  // mul
-                a0 = a0 + (float)v0;
+            for (int u = 0; u < U; ++u) {
+                const Index pack = p + u < packs ? p + u : packs - 1;  // the last one again after the end
+                const Index j = first + (lane + pack * LANES) * V;
+                const Index i1 = j;
+                x0s[u] = load<V>(x0 + i0 * n1 + i1);
+                x1s[u] = load<V>(x1 + i1);
+            }
+            #pragma unroll
+            for (int u = 0; u < U; ++u) if (p + u < packs) {
+                #pragma unroll
+                for (int q = 0; q < V; ++q) {
+                    const float v0 = x0s[u].at[q] * x1s[u].at[q];  // mul
+                    a0 = a0 + (float)v0;
+                }
             }
         }
     }

@@ -8,25 +8,26 @@
 // s0 = sum(x0) over axis 1 of 2
 // s1 = sum(sqr((x0 - (sum(x0) * c0)))) over axis 1 of 2
 extern "C" __global__ void __launch_bounds__(256) stage_1(
-    const float* x0, float* y0, double c0, long long num_results, long long reduction_size, long long N1)
+    const float* x0, float* y0, double c0, unsigned num_results, unsigned reduction_size, unsigned n1)
 {
     typedef unsigned Index;
     constexpr int V = 4;  // adjacent elements per thread and iteration
     constexpr int LANES = 32, RESULTS = 8;  // threads per result, results per block
-    const Index n1 = N1;
-    constexpr int R = 4 / V;  // packs per lane
+    constexpr int R = 1;  // packs per lane
     const int lane = threadIdx.x % LANES, slot = threadIdx.x / LANES;
-    const Index k = (Index)blockIdx.x * RESULTS + slot;  // index of the result
-    const bool active = k < num_results;
+    const Index result = (Index)blockIdx.x * RESULTS + slot;  // index of the result
+    const bool active = result < num_results;
+    const Index k = active ? result : num_results - 1;  // the last result may be computed several times
+    const int packs = ((R - 1) * LANES + lane) * V < reduction_size ? R : R - 1;  // of this lane
     const Index i0 = k;
+    const Index i1 = lane * V;
+    x0 += i0 * n1 + i1;  // to the first pack of this lane
     Pack<float, V> x0s[R];
     float a0 = 0;
     #pragma unroll
     for (int r = 0; r < R; ++r) {
-        const Index j = (lane + r * LANES) * V;
-        if (active && j < reduction_size) {
-            const Index i1 = j;
-            x0s[r] = load<V>(x0 + i0 * n1 + i1);
+        if (r < packs) {
+            x0s[r] = load<V>(x0 + r * LANES * V);
             #pragma unroll
             for (int q = 0; q < V; ++q) {
                 a0 = a0 + (float)x0s[r].at[q];
@@ -45,8 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) stage_1(
     float a1 = 0;
     #pragma unroll
     for (int r = 0; r < R; ++r) {
-        const Index j = (lane + r * LANES) * V;
-        if (active && j < reduction_size) {
+        if (r < packs) {
             #pragma unroll
             for (int q = 0; q < V; ++q) {
                 const float v1 = x0s[r].at[q] - v0;  // sub

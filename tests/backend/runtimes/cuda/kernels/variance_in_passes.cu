@@ -9,28 +9,37 @@
 // s2 = online_count(x0) over axis 1 of 2
 // s3 = online_m2(x0) over axis 1 of 2
 extern "C" __global__ void __launch_bounds__(256) stage_1_0(
-    const float* x0, float* s0, Welford<float>* s1, long long num_results, long long reduction_size, long long chunk, long long N1)
+    const float* x0, float* s0, Welford<float>* s1, unsigned num_results, unsigned reduction_size, unsigned chunk, unsigned n1)
 {
     typedef unsigned Index;
     constexpr int V = 4;  // adjacent elements per thread and iteration
     constexpr int LANES = 256, RESULTS = 1;  // threads per result, results per block
-    const Index n1 = N1;
     const int lane = threadIdx.x % LANES, slot = threadIdx.x / LANES;
     const Index k = (Index)blockIdx.x * RESULTS + slot;  // index of the result
-    const Index first = blockIdx.y * (Index)chunk, last = first + chunk;
+    const Index first = blockIdx.y * chunk, last = first + chunk;
     const Index end = last < reduction_size ? last : reduction_size;
     float a0 = 0;
     Welford<float> a1 = {0, 0, 0};
     if (k < num_results) {
         const Index i0 = k;
-        #pragma unroll 4
-        for (Index j = first + lane * V; j < end; j += LANES * V) {
-            const Index i1 = j;
-            const Pack<float, V> x0s = load<V>(x0 + i0 * n1 + i1);
+        constexpr int U = 4;  // packs in flight
+        const Index packs = (end - first + (LANES - 1 - lane) * V) / (LANES * V);  // of this lane
+        for (Index p = 0; p < packs; p += U) {  // load U packs, then accumulate them
+            Pack<float, V> x0s[U];
             #pragma unroll
-            for (int q = 0; q < V; ++q) {
-                a0 = a0 + (float)x0s.at[q];
-                a1 = update(a1, (float)x0s.at[q]);
+            for (int u = 0; u < U; ++u) {
+                const Index pack = p + u < packs ? p + u : packs - 1;  // the last one again after the end
+                const Index j = first + (lane + pack * LANES) * V;
+                const Index i1 = j;
+                x0s[u] = load<V>(x0 + i0 * n1 + i1);
+            }
+            #pragma unroll
+            for (int u = 0; u < U; ++u) if (p + u < packs) {
+                #pragma unroll
+                for (int q = 0; q < V; ++q) {
+                    a0 = a0 + (float)x0s[u].at[q];
+                    a1 = update(a1, (float)x0s[u].at[q]);
+                }
             }
         }
     }
@@ -58,16 +67,16 @@ extern "C" __global__ void __launch_bounds__(256) stage_1_0(
 
 // combine the splits of sum and online_mean and online_count and online_m2
 extern "C" __global__ void __launch_bounds__(256) stage_1_0_joined(
-    float* s0, float* s1, float* s2, float* s3, const float* partials0, const Welford<float>* partials1, long long num_splits, long long num_results)
+    float* s0, float* s1, float* s2, float* s3, const float* partials0, const Welford<float>* partials1, unsigned num_splits, unsigned num_results)
 {
     typedef unsigned Index;
-    constexpr int LANES = 8, RESULTS = 32;
+    constexpr int LANES = 128, RESULTS = 2;
     const int lane = threadIdx.x / RESULTS, slot = threadIdx.x % RESULTS;
-    const long long k = (long long)blockIdx.x * RESULTS + slot;
+    const Index k = (Index)blockIdx.x * RESULTS + slot;
     float a0 = 0;
     Welford<float> a1 = {0, 0, 0};
     if (k < num_results)
-        for (long long p = lane; p < num_splits; p += LANES) {
+        for (Index p = lane; p < num_splits; p += LANES) {
             a0 = a0 + partials0[p * num_results + k];
             a1 = combine(a1, partials1[p * num_results + k]);
         }
@@ -104,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(256) stage_1_0_joined(
 // y0 = (x0 * c0)
 // y1 = sqrt((((x3 + (x2 * sqr((x1 - (x0 * c0))))) * c0) + c1))
 extern "C" __global__ void __launch_bounds__(256) stage_1_1(
-    const float* x0, const float* x1, const float* x2, const float* x3, float* y0, float* y1, double c0, double c1, long long I)
+    const float* x0, const float* x1, const float* x2, const float* x3, float* y0, float* y1, double c0, double c1, unsigned I)
 {
     typedef unsigned Index;
     constexpr int V = 1;  // adjacent elements per thread and iteration
@@ -140,11 +149,10 @@ extern "C" __global__ void __launch_bounds__(256) stage_1_1(
 // y0: div of stage 1 (2, 50000) float32
 // y0 = ((x0 - x1) / x2)
 extern "C" __global__ void __launch_bounds__(256) stage_1_2(
-    const float* x0, const float* x1, const float* x2, float* y0, long long I, long long N1)
+    const float* x0, const float* x1, const float* x2, float* y0, unsigned I, unsigned n1)
 {
     typedef unsigned Index;
     constexpr int V = 4;  // adjacent elements per thread and iteration
-    const Index n1 = N1;
     const Index stride = (Index)gridDim.x * blockDim.x * V;
     for (Index i = ((Index)blockIdx.x * blockDim.x + threadIdx.x) * V; i < I; i += stride) {
         const Index i0 = i / n1;
@@ -181,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(256) stage_1_2(
 // y4 = ((x3 + (x2 * sqr((x1 - (x0 * c0))))) * c0)
 // y5 = (((x3 + (x2 * sqr((x1 - (x0 * c0))))) * c0) + c1)
 extern "C" __global__ void __launch_bounds__(256) stage_1_3(
-    const float* x0, const float* x1, const float* x2, const float* x3, float* y0, float* y1, float* y2, float* y3, float* y4, float* y5, double c0, double c1, long long I)
+    const float* x0, const float* x1, const float* x2, const float* x3, float* y0, float* y1, float* y2, float* y3, float* y4, float* y5, double c0, double c1, unsigned I)
 {
     typedef unsigned Index;
     constexpr int V = 1;  // adjacent elements per thread and iteration

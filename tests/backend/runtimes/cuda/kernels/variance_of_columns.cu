@@ -9,15 +9,14 @@
 // s2 = online_count(cast(x0)) over axis 0 of 2
 // s3 = online_m2(cast(x0)) over axis 0 of 2
 extern "C" __global__ void __launch_bounds__(256) stage_1_0(
-    const Half* x0, float* s0, Welford<float>* s1, long long num_results, long long reduction_size, long long chunk, long long N1)
+    const Half* x0, float* s0, Welford<float>* s1, unsigned num_results, unsigned reduction_size, unsigned chunk, unsigned n1)
 {
     typedef unsigned Index;
     constexpr int V = 8;  // adjacent elements per thread and iteration
     constexpr int LANES = 32, RESULTS = 8;  // threads per V results, groups of V results per block
-    const Index n1 = N1;
     const int lane = threadIdx.x / RESULTS, slot = threadIdx.x % RESULTS;
     const Index c = ((Index)blockIdx.x * RESULTS + slot) * V;  // index of the first result
-    const Index first = blockIdx.y * (Index)chunk, last = first + chunk;
+    const Index first = blockIdx.y * chunk, last = first + chunk;
     const Index end = last < reduction_size ? last : reduction_size;
     float a0[V];
     #pragma unroll
@@ -27,15 +26,25 @@ extern "C" __global__ void __launch_bounds__(256) stage_1_0(
     for (int q = 0; q < V; ++q) a1[q] = {0, 0, 0};
     if (c < num_results) {
         const Index i1 = c;
-        #pragma unroll 4
-        for (Index j = first + lane; j < end; j += LANES) {
-            const Index i0 = j;
-            const Pack<Half, V> x0s = load<V>(x0 + i0 * n1 + i1);
+        constexpr int U = 4;  // packs in flight
+        const Index packs = (end - first + (LANES - 1 - lane)) / (LANES);  // of this lane
+        for (Index p = 0; p < packs; p += U) {  // load U packs, then accumulate them
+            Pack<Half, V> x0s[U];
             #pragma unroll
-            for (int q = 0; q < V; ++q) {
-                const float v0 = (float)to_compute(x0s.at[q]);  // cast
-                a0[q] = a0[q] + (float)v0;
-                a1[q] = update(a1[q], (float)v0);
+            for (int u = 0; u < U; ++u) {
+                const Index pack = p + u < packs ? p + u : packs - 1;  // the last one again after the end
+                const Index j = first + (lane + pack * LANES);
+                const Index i0 = j;
+                x0s[u] = load<V>(x0 + i0 * n1 + i1);
+            }
+            #pragma unroll
+            for (int u = 0; u < U; ++u) if (p + u < packs) {
+                #pragma unroll
+                for (int q = 0; q < V; ++q) {
+                    const float v0 = (float)to_compute(x0s[u].at[q]);  // cast
+                    a0[q] = a0[q] + (float)v0;
+                    a1[q] = update(a1[q], (float)v0);
+                }
             }
         }
     }
@@ -73,16 +82,16 @@ extern "C" __global__ void __launch_bounds__(256) stage_1_0(
 
 // combine the splits of sum and online_mean and online_count and online_m2
 extern "C" __global__ void __launch_bounds__(256) stage_1_0_joined(
-    float* s0, float* s1, float* s2, float* s3, const float* partials0, const Welford<float>* partials1, long long num_splits, long long num_results)
+    float* s0, float* s1, float* s2, float* s3, const float* partials0, const Welford<float>* partials1, unsigned num_splits, unsigned num_results)
 {
     typedef unsigned Index;
     constexpr int LANES = 8, RESULTS = 32;
     const int lane = threadIdx.x / RESULTS, slot = threadIdx.x % RESULTS;
-    const long long k = (long long)blockIdx.x * RESULTS + slot;
+    const Index k = (Index)blockIdx.x * RESULTS + slot;
     float a0 = 0;
     Welford<float> a1 = {0, 0, 0};
     if (k < num_results)
-        for (long long p = lane; p < num_splits; p += LANES) {
+        for (Index p = lane; p < num_splits; p += LANES) {
             a0 = a0 + partials0[p * num_results + k];
             a1 = combine(a1, partials1[p * num_results + k]);
         }
@@ -126,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(256) stage_1_0_joined(
 // y4 = ((x3 + (x2 * sqr((x1 - (x0 * c0))))) * c0)
 // y5 = cast(((x3 + (x2 * sqr((x1 - (x0 * c0))))) * c0))
 extern "C" __global__ void __launch_bounds__(256) stage_1_1(
-    const float* x0, const float* x1, const float* x2, const float* x3, float* y0, float* y1, float* y2, float* y3, float* y4, Half* y5, double c0, long long I)
+    const float* x0, const float* x1, const float* x2, const float* x3, float* y0, float* y1, float* y2, float* y3, float* y4, Half* y5, double c0, unsigned I)
 {
     typedef unsigned Index;
     constexpr int V = 4;  // adjacent elements per thread and iteration
