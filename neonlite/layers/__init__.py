@@ -14,7 +14,7 @@ from neonlite.layers.images import LRN, Convolution, Convolution_bias, Deconvolu
 from neonlite.layers.layer import Layer
 from neonlite.layers.linear import (
     Affine, Bias, BinaryAffine, BinaryLinear, CompoundLayer, Conv, Deconv, Linear, LookupTable, PositionalEncoding,
-    PositionEmbedding,
+    PositionEmbedding, QuantizedConvolution, QuantizedLinear,
 )
 from neonlite.layers.merge import (
     BranchNode, MergeBroadcast, MergeMultistream, MergeSum, SingleOutputTree, SkipNode, Tree,
@@ -35,9 +35,9 @@ __all__ = [
     "Encoder", "GeneralizedCost", "GeneralizedCostMask", "GeneralizedGANCost", "GenerativeAdversarial", "Layer",
     "LayerContainer", "LayerNorm", "Linear", "LookupTable", "MergeBroadcast", "MergeMultistream", "MergeSum",
     "MultiHeadAttention", "Multicost", "ParameterLayer", "ParameterSpec", "Pooling", "PositionEmbedding",
-    "PositionalEncoding", "Recurrent", "RecurrentLast", "RecurrentMean", "RecurrentSum", "Reshape", "RoiPooling",
-    "Seq2Seq", "Sequential", "ShiftBatchNorm", "SingleOutputTree", "SkipNode", "SkipThought", "TensorAttribute",
-    "TransformerBlock", "Tree", "attention", "check_layer", "get_steps",
+    "PositionalEncoding", "QuantizedConvolution", "QuantizedLinear", "Recurrent", "RecurrentLast", "RecurrentMean",
+    "RecurrentSum", "Reshape", "RoiPooling", "Seq2Seq", "Sequential", "ShiftBatchNorm", "SingleOutputTree", "SkipNode",
+    "SkipThought", "TensorAttribute", "TransformerBlock", "Tree", "attention", "check_layer", "get_steps",
 ]
 # fmt: on
 

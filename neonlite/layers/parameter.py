@@ -141,6 +141,10 @@ class ParameterLayer(Layer):
         """Return the parameters as a list of ``ParameterSpec``, in the order of optimizer states and checkpoints."""
         return [ParameterSpec("W", "dW", self.weight_shape, self.init)]
 
+    def saved_specs(self) -> list[ParameterSpec]:
+        """Return what is allocated for the arrays of a checkpoint: the parameters."""
+        return self.parameter_specs()
+
     @cached_property
     def parameter_names(self) -> list[tuple[str, str]]:
         """The names of the attributes that hold the parameters and their gradients, in the same order."""

@@ -20,20 +20,37 @@ from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import check_number, checks_arguments, instance, integer, one_of, warn
 from neonlite.data import NervanaDataIterator
 from neonlite.files import check_writable
-from neonlite.layers import GeneralizedCost, GeneralizedGANCost, GenerativeAdversarial, Layer, LayerContainer, Multicost
-from neonlite.layers.buffers import iobuf_shape, num_features, shape_of
-from neonlite.layers.summary import Summary
+from neonlite.layers import (
+    BatchNorm,
+    Bias,
+    Convolution,
+    Convolution_bias,
+    GeneralizedCost,
+    GeneralizedGANCost,
+    GenerativeAdversarial,
+    Layer,
+    LayerContainer,
+    Linear,
+    Multicost,
+    QuantizedConvolution,
+    QuantizedLinear,
+    Sequential,
+)
+from neonlite.layers.buffers import Operands, Trees, iobuf_shape, num_features, shape_of
+from neonlite.layers.inference import InferenceProgram
+from neonlite.layers.summary import Summary, walk_layers
 from neonlite.messages import describe
 from neonlite.models.evaluation import STATISTICS, Benchmark
 from neonlite.models.fit import FitMethods
-from neonlite.models.predict import PredictionMethods, predict_rows
+from neonlite.models.predict import PredictionMethods, predict_rows, raw_outputs
 from neonlite.models.training import nonfinite, shortened_list
+from neonlite.models.training_data import is_minibatches
 from neonlite.models.training_state import TrainingState, write_checkpoint
 from neonlite.name_hints import MODEL, add_hints
 from neonlite.optimizers import Optimizer
-from neonlite.optree import Operand
-from neonlite.transforms import Cost, GANCost
-from neonlite.typing import ArrayLike, LayerShape, LayerShapes, ShapeLike
+from neonlite.optree import Operand, postorder
+from neonlite.transforms import Cost, GANCost, Rectlin
+from neonlite.typing import ArrayLike, Data, LayerShape, LayerShapes, ShapeLike
 
 SAVED_ARGUMENTS = ("layers", "dataset", "weights_only", "name", "optimizer")  # constructor arguments in a checkpoint
 
@@ -348,6 +365,67 @@ class Model(FitMethods, PredictionMethods):
         create, arguments = self.__reduce__()
         result: Model = create(*arguments)
         return result
+
+    @defers_interrupt
+    @exclusive
+    @checks_arguments
+    def quantize(self, X: Data, batch_size: int | None = None) -> Model:
+        """Return a copy for inference with int8 weights, which takes a quarter of the memory.
+
+        Linear and Convolution layers are replaced by ``QuantizedLinear`` and ``QuantizedConvolution``, which include
+        the bias, batch norm and Rectlin that follow; all other layers compute as before. The weights of an output are
+        integers from -127 to 127 times a factor, and the inputs of a layer such integers times ``max|x| / 127``, by the
+        largest input for the rows X; larger ones are clipped. On a CPU with VNNI instructions and oneDNN, int8 is
+        faster; elsewhere, the integers are multiplied as floats, which is not faster.
+
+        Parameters
+        ----------
+        X : array_like, data frame or list of str
+            Rows as for ``predict`` that represent the data, such as some hundred rows of the training set.
+        batch_size : int, optional
+            The number of rows that are computed at once. Default: ``be.bsz``, or 128.
+
+        Returns
+        -------
+        Model
+            The copy, which predicts, prints, saves and loads like any model, and cannot be trained.
+
+        Raises
+        ------
+        RuntimeError
+            The model was neither trained nor loaded.
+        ValueError
+            There are no layers to replace, or X is an iterator.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> from neonlite.layers import Linear
+        >>> be = nl.gen_backend("cpu", batch_size=2)
+        >>> model = nl.Model([Linear(1, [[1.0, -0.5]], name="y")])
+        >>> model.initialize(2)
+        >>> fast = model.quantize([[1.0, 2.0], [0.0, -2.0]])
+        >>> fast.layers["y"].W.get(), fast.predict([[1.0, 2.0]]).round(2)
+        (array([[127, -64]], dtype=int8), array([[-0.02]], dtype=float32))
+        """
+        where, network = f"{self.name}.quantize", self.layers
+        if network.in_shape is None or any(p is None for p in network.parameters):
+            raise RuntimeError(f"{where}: expected a trained or loaded model, got one without weights. Call fit first.")
+        if hasattr(X, "nbatches") or is_minibatches(where, X):
+            raise ValueError(f"{where}: expected rows, got {describe(X)}. Pass an array of some hundred rows.")
+        if not isinstance(network, Sequential) or not network.is_expression:
+            raise ValueError(f"{where}: expected layers one after another that are op-trees, got {describe(network)}.")
+        ranges = InputRanges.of(network)
+        names = [layer.name for layer in ranges.measured_layers]
+        if not names:
+            classes = ", ".join(dict.fromkeys(layer.classnm for layer in network.leaves()))
+            raise ValueError(f"{where}: expected a Linear or Convolution layer, got {classes}.")
+        if not self.be.primitives.computes_quantized((64, 64, 64)):
+            warn(f"{where}: int8 is not faster here, without oneDNN and a CPU with VNNI: the integers become floats.")
+        outputs, _ = raw_outputs(self, where, X, None, batch_size, ranges)
+        result = self.copy()
+        quantize_layers(result.layers, dict(zip(names, map(float, outputs.max(axis=0)), strict=True)))
+        return create_model(type(self), result.serialize(keep_states=False), {}, self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return a function and its arguments that create a copy, for ``copy`` and ``pickle``."""
@@ -726,3 +804,85 @@ class GAN(Model):
         outputs = predict_rows(f"{self.name}.generate", self.generator, noise, None, True, self.be.bsz)[:n]
         shape = self.data_shape
         return outputs.reshape(n, *([shape] if isinstance(shape, int) else shape))
+
+
+# --- int8 weights ---
+
+INT8_MAX = 127  # of weights, and of the inputs that were measured
+
+
+class InputRanges(Sequential):
+    """A network whose outputs are the largest absolute inputs of its Linear and Convolution layers, a row for each."""
+
+    @classmethod
+    def of(cls, network: Sequential) -> InputRanges:
+        """Return the ranges of a network, whose layers it shares."""
+        ranges = object.__new__(cls)
+        vars(ranges).update(vars(network), inference_program=InferenceProgram())
+        return ranges
+
+    @property
+    def measured_layers(self) -> list[Any]:
+        """The layers whose inputs are measured."""
+        return [x for x in self.leaves() if type(x) in (Linear, Convolution, Convolution_bias)]
+
+    def build_tree(self, x: Operands, training: bool) -> Trees:
+        """Return the largest absolute input of each layer in each sample, (layers, N)."""
+        be, samples = self.be, self.num_samples(x)  # type: ignore[arg-type]
+        inputs: dict[int, Operand] = {}  # {id of the weights: inputs}
+        outputs = super().build_tree(x, training)
+        for node in postorder(*(outputs if isinstance(outputs, list) else [outputs])):
+            if node.op in ("dot", "conv"):
+                W, data = (node.left, node.right) if node.op == "dot" else (node.right.left, node.left)
+                inputs[id(W)] = data
+        rows = [be.max(be.abs(inputs[id(layer.W)])) for layer in self.measured_layers]
+        return be.concat([be.broadcast_to(be.reshape(row, (1, 1)), (1, samples)) for row in rows], axis=0)
+
+
+def quantize_layers(network: LayerContainer, ranges: dict[str, float]) -> None:
+    """Replace layers of a network by layers with int8 weights, which include their bias, batch norm and Rectlin.
+
+    Parameters
+    ----------
+    network : LayerContainer
+        The network.
+    ranges : dict of float
+        The largest absolute input of each layer that is replaced, by its name.
+    """
+    for _, container in [*walk_layers(network)]:
+        if isinstance(container, Sequential):
+            rest, container.layers = container.layers, []
+            while rest:
+                layer, *rest = rest
+                if layer.name in ranges:
+                    layer, rest = quantized_layer(layer, rest, ranges[layer.name])
+                container.layers.append(layer)
+    network.configure(network.in_shape)
+
+
+def quantized_layer(layer: Any, rest: list[Any], largest: float) -> tuple[Any, list[Any]]:
+    """Return the layer with int8 weights that replaces the first layers, and the others."""
+    axis, scale = int(not layer.weights_are_columns), (largest or 1) / INT8_MAX
+    W = layer.W.get().astype(np.float64)
+    steps = np.abs(W).max(axis=axis, keepdims=True) / INT8_MAX
+    steps[steps == 0] = 1
+    factors = scale * steps.reshape(-1, 1)
+    bias = layer.weight_bias.get() if isinstance(layer, Convolution_bias) else np.zeros_like(factors)
+    if rest and type(rest[0]) is Bias:
+        bias, rest = bias + rest[0].W.get(), rest[1:]
+    if rest and type(rest[0]) is BatchNorm and not rest[0].binary:
+        norm, *rest = rest
+        gamma, beta, mean, var = (x.get().astype(np.float64) for x in (norm.gamma, norm.beta, norm.gmean, norm.gvar))
+        gain = gamma / np.sqrt(var + norm.eps)
+        factors, bias = factors * gain, beta + (bias - mean) * gain
+    transform = getattr(rest[0], "transform", None) if rest else None
+    relu = isinstance(transform, Rectlin) and transform.slope == 0
+    options: dict[str, Any] = {"scale": scale, "relu": relu, "name": layer.name}
+    if isinstance(layer, Linear):
+        result: Any = QuantizedLinear(layer.nout, **options)
+    else:
+        window = {"strides": layer.strides, "padding": layer.padding, "dilation": layer.dilation}
+        result = QuantizedConvolution(layer.fshape, **options, **window)
+    result.configure(layer.in_shape).init_params(result.nfm)
+    result.W[:], result.factors[:], result.bias[:] = np.rint(W / steps).astype(np.int8), factors, bias
+    return result, rest[relu:]

@@ -429,6 +429,22 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
         raise NotImplementedError
 
+    def computes_quantized(self, layer: Any) -> bool:
+        """Return whether ``quantized_conv`` computes a layer, or ``quantized_dot`` a product (nout, nin, N)."""
+        return False
+
+    def quantized_dot(
+        self, x: Array, W: Array, factors: Array, bias: Array, out: Array, *, scale: float, relu: bool
+    ) -> None:
+        """Compute ``out = factors (W round(x / scale)) + bias`` of int8 weights, or max(., 0) of it."""
+        raise NotImplementedError
+
+    def quantized_conv(
+        self, layer: Any, x: Array, W: Array, factors: Array, bias: Array, out: Array, *, scale: float, relu: bool
+    ) -> None:
+        """Compute ``out = factors conv(round(x / scale), W) + bias`` of images in NHWC, or max(., 0) of it."""
+        raise NotImplementedError
+
     def operand_shifts(self, plan: Any) -> dict[int, int]:
         """Return the bytes by which values of a plan start after a multiple of the alignment: here none."""
         return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -126,6 +127,8 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         return PrimitiveCall(primitives.copy_transposed, cast("tuple[int]", step.inputs), (v,))
     if step.op in ROW_FUNCTIONS:
         return rows_call(primitives, plan, v)
+    if step.op in (QUANTIZED_DOT, QUANTIZED_CONV):
+        return quantized_call(primitives, plan, v)
     if (found := image_layer(primitives, plan, v)) is None:
         return None
     roles, layer, call = found
@@ -187,6 +190,26 @@ def rows_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveC
         for n in strided:
             operands[n] = contiguous_copy(primitives, n, operands[n])
         function(*map(reshape, operands, shapes), **attrs)
+
+    return PrimitiveCall(run, inputs, (v,))
+
+
+def quantized_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
+    """Return a product or a convolution of int8, of images in NHWC."""
+    step = plan.step_of(v)
+    inputs, options = cast("tuple[int, ...]", step.inputs), {name: step.attrs[name] for name in ("scale", "relu")}
+    function: Callable[..., None] = primitives.quantized_dot
+    if step.op is QUANTIZED_CONV:
+        x, o = (swap_ends(shape) for shape in (plan.shape(inputs[0]), step.shape))
+        layer = convolution_layer(step, step.dtype, x, plan.shape(inputs[1]), o)
+        function = partial(primitives.quantized_conv, layer)
+    is_strided = [not plan.is_contiguous(x) for x in inputs]
+
+    def run(*arrays: NativeArray) -> None:
+        *operands, out = arrays
+        pairs = enumerate(zip(operands, is_strided, strict=True))
+        operands = [contiguous_copy(primitives, n, x) if copies else x for n, (x, copies) in pairs]
+        function(*operands, out, **options)
 
     return PrimitiveCall(run, inputs, (v,))
 
@@ -426,6 +449,13 @@ ROW_FUNCTIONS: dict[Op, Callable[[ReferencePrimitives], Callable[..., None]]] = 
     SOFTMAX_BACKWARD: lambda primitives: primitives.softmax_backward,
     NORMALIZED_BACKWARD: lambda primitives: primitives.row_norm_backward,
 }
+QUANTIZED_DOT, QUANTIZED_CONV = (
+    Op(name, doc=f"{name}, with relu or without", kind="library", has_method=False, flops_fn=flops_fn)
+    for name, flops_fn in (
+        ("quantized_dot", lambda z, x, W, *_: 2 * math.prod(z) * W[1]),
+        ("quantized_conv", lambda z, x, W, *_: 2 * math.prod(z) * math.prod(W) // W[-1]),
+    )
+)
 JOINED = {"max_pool_indices": "max_pool", MEANS.name: NORMALIZED.name, VARIANCES.name: NORMALIZED.name}
 TRANSPOSED = Op("transposed", doc="a contiguous copy of a transpose", kind="library", has_method=False)
 REORDER = Op("reorder", swap_axes, doc="images copied from CHWN to NHWC, or back", kind="library", has_method=False)
@@ -501,6 +531,8 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
         formula = None
         if name in ("softmax", "masked_softmax"):
             formula = find_softmax(primitives, plan, v)
+        elif name in ("quantized_dot", "quantized_conv"):
+            formula = find_quantized(primitives, plan, v)
         elif name in ("batch_norm", "normalize") and operands[0] not in normalized:
             if name == "batch_norm" and skip_reshapes(plan, operands[0]) in preferring:
                 formula = find_batch_norm(primitives, plan, v)
@@ -579,6 +611,20 @@ def operand_orders(plan: Plan, x: Any, name: str) -> list[tuple[int, int]]:
     operands = inputs_of(plan, x, name)
     is_pair = len(operands) == 2 and all(isinstance(y, int) for y in operands)
     return [operands, operands[::-1]] if is_pair else []
+
+
+def find_quantized(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
+    """Return a product or a convolution of int8."""
+    step, operands = plan.composites[v], cast("tuple[int, ...]", plan.composites[v].inputs)
+    x, W = (plan.shape(operand) for operand in operands[:2])
+    if 0 in (*x, *W) or plan.dtype(operands[1]) != "int8":
+        return None
+    key: Any
+    if step.op.name == "quantized_dot":
+        op, key = QUANTIZED_DOT, (*W, x[1])
+    else:
+        op, key = QUANTIZED_CONV, convolution_layer(step, "float32", x, W, step.shape)
+    return Formula(operands, {v: op}, step.attrs) if primitives.computes_quantized(key) else None
 
 
 def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -807,7 +853,7 @@ class PlanRewriter:
             return self.append_primitive(
                 v, self.steps[v]._replace(op=formula.results[v], attrs=attrs, inputs=formula.operands), True
             )
-        is_nhwc = "relu" in attrs  # an attribute of a batch_norm of images in NHWC only
+        is_nhwc = "relu" in attrs and len(self.shapes[x]) > 2  # not the norm of rows
         inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *map(self.as_plain, others)
         for v, op in formula.results.items():
             new = self.steps[v]._replace(op=op, attrs=attrs, inputs=inputs)

@@ -32,13 +32,14 @@ from neonlite.backend.runtimes import data_address, openmp_threads
 from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.runtimes.numpy.stages import MIN_THREADED_ELEMENTS
 from neonlite.backend.runtimes.onednn import bindings as dnnl
-from neonlite.backend.runtimes.onednn.post_ops import copy_transposed, execute
+from neonlite.backend.runtimes.onednn.post_ops import ChainOp, copy_transposed, execute, get_chain
 from neonlite.ops.functions import contiguous_strides
 from neonlite.typing import NativeArray, NumPyArray as Array
 
 CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
+WEIGHT_SCALES = dnnl.ARG_SCALES | dnnl.ARG_WEIGHTS
 REDUCTION_SUM = 0x2FFF4
 SOFTMAX_ACCURATE = 0x30000  # oneDNN's log_softmax is less precise than NumPy's, and is not used
 MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an error of 2e-6: oneDNN adds in float32
@@ -119,6 +120,58 @@ class OneDNNConvolution(NumPyPrimitives):
             return None
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
         return self._get_primitive(factory, layer, like, sizes, *with_bias)
+
+    # --- int8 ---
+
+    def computes_quantized(self, layer: Any) -> bool:
+        """Return whether oneDNN multiplies int8 in a convolution, or in a product (nout, nin, N)."""
+        library = dnnl.get_library()
+        if library is None or not library.has_int8_products:
+            return False
+        if isinstance(layer, ConvLayer):
+            return all(self._get_quantized_conv(layer, relu) for relu in (False, True))
+        return self._get_cached(create_quantized_dot, layer) is not None
+
+    def quantized_dot(
+        self, x: Array, W: Array, factors: Array, bias: Array, out: Array, *, scale: float, relu: bool
+    ) -> None:
+        """Compute ``out = factors (W round(x / scale)) + bias``, or max(., 0) of it: (nin, N), (nout, nin)."""
+        self._execute(
+            self._get_cached(create_quantized_dot, (*W.shape, x.shape[1])), (W, self._round_to_int8(x, scale), out)
+        )
+        if self.runtime.has_values:
+            ops = (ChainOp("mul", 1), ChainOp("add", 2), ChainOp("maximum", 3))[: 2 + relu]
+            zero: Any = (np.float32(0),) * relu
+            get_chain(ops, 3 + relu, frozenset((3,) * relu)).run_parallel(out, factors, bias, *zero, out)
+
+    def quantized_conv(
+        self,
+        layer: ConvLayer,
+        x: Array,
+        W: Array,
+        factors: Array,
+        bias: Array,
+        out: Array,
+        *,
+        scale: float,
+        relu: bool,
+    ) -> None:
+        """Compute ``out = factors conv(round(x / scale), W) + bias`` of images in NHWC, or max(., 0) of it."""
+        conv: Any = self._get_quantized_conv(layer, relu)
+        x8 = self._round_to_int8(x, scale)
+        W = self._reorder_operand(conv, dnnl.ARG_WEIGHTS, W)
+        self._execute(conv.primitive, (x8, W, out, bias, factors))
+
+    def _get_quantized_conv(self, layer: ConvLayer, relu: bool) -> ReorderedPrimitive | None:
+        sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
+        conv: ReorderedPrimitive | None = self._get_cached(create_quantized_conv, sizes, relu, subject=layer)
+        return conv
+
+    def _round_to_int8(self, x: Array, scale: float) -> Any:
+        """Return ``x / scale`` rounded to int8 in a workspace."""
+        x8 = self._arg_buffer(dnnl.ARG_SRC, x.size, np.dtype(np.int8))
+        self._execute(self._get_cached(create_rounding, (x.size,)), (x, x8, np.array([1 / scale], np.float32)))
+        return x8
 
     # --- pooling ---
 
@@ -387,38 +440,42 @@ class ConvolutionDesc:
     """Descriptors of a convolution. Depth is left out where it is 1.
 
     Images are NHWC, which is at least as fast as oneDNN's blocked layouts for any number of channels; filters are in a
-    layout that oneDNN chooses.
+    layout that oneDNN chooses. ``attr``: the attributes of a primitive for images and filters of int8, with a bias.
     """
 
-    def __init__(self, library: dnnl.Library, layer: ConvLayer, with_bias: bool = False) -> None:
-        self.library = library
+    def __init__(
+        self, library: dnnl.Library, layer: ConvLayer, with_bias: bool = False, attr: dnnl.Handle | None = None
+    ) -> None:
+        self.library, self.attr = library, attr or library.default_attr
+        dtype = "float32" if attr is None else "int8"
         first = 2 if layer.D == layer.T == layer.M == 1 else 1  # axis: depth is left out where it is 1
         inner, (C, *window, K) = slice(first, 4), (layer.dimF[0], *layer.dimF[first:])
         self.src_desc, self.dst_desc = (
-            self.nhwc_desc((dim[-1], *dim[inner], dim[0])) for dim in (layer.dimI, layer.dimO)
+            self.nhwc_desc((dim[-1], *dim[inner], dim[0]), x)
+            for dim, x in ((layer.dimI, dtype), (layer.dimO, "float32"))
         )  # dims (N, C, H, W)
         weights = (C, *window, K)
         strides, groups = contiguous_strides(weights), (layer.groups,) * (layer.groups > 1)
         dims = (*groups, K // layer.groups, C, *window)  # (K, C, R, S), or with the groups first
-        self.weights_desc = library.memory_desc(dims, (*(K // n for n in groups), 1, *strides[:-1]))
+        self.weights_desc = library.memory_desc(dims, (*(K // n for n in groups), 1, *strides[:-1]), dtype)
         self.bias_desc = library.memory_desc((K,), (1,)) if with_bias else None
         dilation = [n - 1 for n in layer.dilation]
         each = layer.strides, dilation, layer.padding, layer.padding_after
         self.geometry = [dnnl.dims_array(along[first - 1 :]) for along in each]
         self.avoided = STRIDED_1X1 if max(layer.strides) > 1 else None
         bias = self.bias_desc and self.bias_desc.handle
-        self.handles = self.src_desc.handle, library.any_memory_desc(dims), bias
+        self.handles = self.src_desc.handle, library.any_memory_desc(dims, dtype), bias
 
-    def nhwc_desc(self, dims: Sequence[int]) -> dnnl.MemoryDesc:
+    def nhwc_desc(self, dims: Sequence[int], dtype: str) -> dnnl.MemoryDesc:
         """Return the descriptor of images with dims (N, C, H, W) in NHWC."""
         last = len(dims) - 1
-        return permuted_desc(self.library, dims, (0, last, *range(1, last)))
+        return permuted_desc(self.library, dims, (0, last, *range(1, last)), dtype)
 
     @property
     def forward_desc(self) -> dnnl.Handle:
         """The primitive descriptor of the forward pass, which is also a hint for the backward passes."""
         handles = *self.handles, self.dst_desc.handle
-        args = dnnl.FORWARD_TRAINING, CONVOLUTION_DIRECT, *handles, *self.geometry, self.library.default_attr
+        args = dnnl.FORWARD_TRAINING, CONVOLUTION_DIRECT, *handles, *self.geometry, self.attr
         return self.library.primitive_desc("convolution_forward", self.library.engine, *args, avoided=self.avoided)
 
     def backward_desc(self, name: str, *handles: Any) -> dnnl.Handle:
@@ -431,7 +488,7 @@ class ConvolutionDesc:
         self, primitive_desc: dnnl.Handle, nhwc_args: Sequence[int], weights: int, *args: int
     ) -> ReorderedPrimitive:
         """Create a primitive with these arguments, and the reorder of its filters."""
-        known = {dnnl.ARG_BIAS: self.bias_desc} if self.bias_desc else None
+        known = {arg: self.bias_desc for arg in args if arg in (dnnl.ARG_BIAS, WEIGHT_SCALES) and self.bias_desc}
         primitive = self.library.create_primitive(primitive_desc, *args, known=known)
         pair = self.weights_desc, primitive.memory_descs[weights]
         if pair[0].is_equal(pair[1]):
@@ -452,6 +509,34 @@ def create_fprop(library: dnnl.Library, layer: ConvLayer, with_bias: bool = Fals
         dnnl.ARG_DST,
         *(dnnl.ARG_BIAS,) * with_bias,
     )
+
+
+def create_quantized_conv(library: dnnl.Library, layer: ConvLayer, relu: bool) -> ReorderedPrimitive:
+    """Create a convolution of int8, with arguments images, filters, results, bias and factors of the channels."""
+    attr = library.scaled_attr(dnnl.ARG_WEIGHTS, 1 if layer.groups == 1 else 3, relu)
+    desc = ConvolutionDesc(library, layer, True, attr)
+    args = dnnl.ARG_SRC, dnnl.ARG_WEIGHTS, dnnl.ARG_DST, dnnl.ARG_BIAS, WEIGHT_SCALES
+    return desc.create_primitive(desc.forward_desc, (), dnnl.ARG_WEIGHTS, *args)
+
+
+def create_quantized_dot(library: dnnl.Library, sizes: tuple[int, int, int]) -> dnnl.Primitive:
+    """Create the product of int8 matrices (nout, nin) and (nin, N) into float32 ones."""
+    nout, nin, N = sizes
+    W, x = library.memory_desc((nout, nin), (nin, 1), "int8"), library.memory_desc((nin, N), (N, 1), "int8")
+    out = library.memory_desc((nout, N), (N, 1))
+    args = library.engine, W.handle, x.handle, None, out.handle, library.default_attr
+    primitive_desc = library.primitive_desc("matmul", *args)
+    return dnnl.Primitive(library, primitive_desc, {dnnl.ARG_SRC: W, dnnl.ARG_WEIGHTS: x, dnnl.ARG_DST: out})
+
+
+def create_rounding(library: dnnl.Library, shape: tuple[int]) -> dnnl.Primitive:
+    """Create the copy of a float32 vector, times a factor, to the nearest int8, with ties to even."""
+    x, x8, factor = (
+        library.memory_desc(n, (1,), dtype) for n, dtype in ((shape, "float32"), (shape, "int8"), ((1,), "float32"))
+    )
+    args = x.handle, library.engine, x8.handle, library.engine, library.scaled_attr(dnnl.ARG_SRC, 0)
+    descs = {dnnl.ARG_SRC: x, dnnl.ARG_DST: x8, dnnl.ARG_SCALES | dnnl.ARG_SRC: factor}
+    return dnnl.Primitive(library, library.primitive_desc("reorder", *args), descs)
 
 
 def create_bprop(library: dnnl.Library, layer: ConvLayer) -> ReorderedPrimitive:
