@@ -29,6 +29,7 @@ from neonlite.variables import (
     describe_structure,
     is_expression,
     parts_of,
+    split_row,
     structure_key,
     substitute,
     tensors_of,
@@ -247,12 +248,7 @@ def loop_operands(
     op = be.structures.find(key) or be.structures.add(key, op_of_loop(be, trees, places))
     is_exact = all(x.info.dtype not in FLOAT_DTYPES for x in variables)
     packed = build_node(be, op, operands, {"to": "int64" if is_exact else "float64"})
-    parts, start = [], 0
-    for x in variables:
-        part = be.build("slice", packed, index=((0, 1, 1), (start, x.size, 1)))
-        parts.append(be.astype(be.reshape(part, x.shape), x.info.dtype))
-        start += x.size
-    return parts
+    return split_row(packed, variables)
 
 
 def loop_invariants(trees: Sequence[Operand], variables: Sequence[Tensor]) -> list[Operand]:

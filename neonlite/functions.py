@@ -33,6 +33,7 @@ from neonlite.variables import (
     is_expression,
     node_of_call,
     parts_of,
+    split_row,
     tensors_of,
     without,
 )
@@ -626,8 +627,8 @@ def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
     Parameters
     ----------
     f : callable
-        A function of arrays or tensors, also in containers, that returns one array or tensor. Other tensors that it
-        reads, such as weights, are differentiated as well.
+        A function of arrays or tensors, also in containers, that returns such. Other tensors that it reads, such as
+        weights, are differentiated as well.
 
     Returns
     -------
@@ -652,7 +653,7 @@ def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(f)
     def checkpointed(*args: P.args, **kwargs: P.kwargs) -> Any:
         call = Call(f"checkpoint({name_of(f)})", f, args, kwargs)
-        like, tree = single_output(call, call.result)
+        tree, split = join_outputs(call, call.result)
         floats = [x for x in tensors_of(tree) if x.info.dtype in FLOAT_DTYPES]
         arguments = without(call.variables, without(call.variables, floats))
         variables = arguments + without(floats, arguments)
@@ -665,7 +666,7 @@ def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
         except NotImplementedError:  # it has no derivative; it need not have one before it is differentiated
             return call.close_result(call.result)[0]
         node = node_of_call(name_of(f), tree, variables, error, grads, True)
-        return call.close_result(like.with_operand(node, None, like.is_live) if is_array(like) else node)[0]
+        return call.close_result(split(node))[0]
 
     return checkpointed
 
@@ -676,9 +677,9 @@ def custom_grad(f: Callable[P, Any]) -> Callable[P, Any]:
     Parameters
     ----------
     f : callable
-        A function of arrays or tensors, also in containers, that returns a pair: one array or tensor, and the rule.
-        ``rule(error)`` returns the gradients of the arguments, given that of the result: one for each argument, in a
-        tuple if there are several; None for 0, as of an int. It may use what ``f`` has computed.
+        A function of arrays or tensors, also in containers, that returns a pair: the value, of such, and the rule.
+        ``rule(error)`` returns the gradients of the arguments, given that of the value, in its containers: one for each
+        argument, in a tuple if there are several; None for 0, as of an int. It may use what ``f`` has computed.
 
     Returns
     -------
@@ -710,13 +711,13 @@ def custom_grad(f: Callable[P, Any]) -> Callable[P, Any]:
         call = Call(f"custom_grad({name_of(f)})", f, args, kwargs)
         if not isinstance(call.result, tuple) or len(call.result) != 2 or not callable(call.result[1]):
             raise TypeError(f"{call.name}: expected a pair (value, rule), got {describe(call.result)}")
-        like, tree = single_output(call, call.result[0])
+        tree, split = join_outputs(call, call.result[0])
         error = Variable(call.be.tensor_info(tree.shape, tree.info.dtype), "error")
-        found = call.result[1](like.with_operand(error, None, like.is_live) if is_array(like) else error)
+        found = call.result[1](split(error))
         grads, _ = match(call.name, "gradients", found if len(args) > 1 else (found,), call.structure, call.like)
         grads = [g for g, x in zip(grads, call.like, strict=True) if is_expression(x)]  # one for each variable
         node = node_of_call(name_of(f), tree, call.variables, error, grads, False)
-        return call.close_result(like.with_operand(node, None, like.is_live) if is_array(like) else node)[0]
+        return call.close_result(split(node))[0]
 
     return with_rule
 
@@ -749,9 +750,17 @@ def stop_gradient(x: R) -> R:
     return unflatten(structure, iter(result))
 
 
-def single_output(call: Call, result: Any) -> tuple[Any, OpTreeNode]:
-    """Return the only array or tensor of a result, and its op-tree."""
+def join_outputs(call: Call, result: Any) -> tuple[OpTreeNode, Callable[[Operand], Any]]:
+    """Return the parts of a result as one op-tree, and a function that returns another one in its containers."""
     structure, leaves, operands = call.outputs(result)
-    if structure is not None:
-        raise TypeError(f"{call.name}: expected one array or tensor, got {describe(*leaves)}")
-    return leaves[0], as_tree(operands[0])
+    be = call.be
+    if not leaves or (len(leaves) > 1 and any(x.info.dtype not in FLOAT_DTYPES for x in operands)):
+        raise TypeError(f"{call.name}: expected arrays or tensors of floats as the result, got {describe(*leaves)}")
+
+    def split(joined: Operand) -> Any:
+        parts = split_row(joined, operands) if len(leaves) > 1 else [joined]
+        pairs = zip(leaves, parts, strict=True)
+        return unflatten(structure, iter([x.with_operand(y, None, x.is_live) if is_array(x) else y for x, y in pairs]))
+
+    rows = [be.reshape(x, (1, math.prod(x.shape))) for x in operands]
+    return as_tree(be.concat(rows, axis=1) if len(rows) > 1 else operands[0]), split

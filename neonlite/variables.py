@@ -278,6 +278,18 @@ class Call:
         return unflatten(self.structure, iter(values))
 
 
+def split_row(row: Operand, like: Sequence[Operand]) -> list[Operand]:
+    """Return the parts of a row that has the elements of several operands, in their shapes and dtypes."""
+    be: Any = row.backend
+    parts, start = [], 0
+    for x in like:
+        size = math.prod(x.shape)
+        part = be.build("slice", row, index=((0, 1, 1), (start, size, 1)))
+        parts.append(be.astype(be.reshape(part, x.shape), x.info.dtype))
+        start += size
+    return parts
+
+
 def backend_of(*operands: Any) -> Any:
     """Return the backend of the first array, tensor or op-tree; else the current one."""
     found = next((x.backend for x in parts_of(operands)[1] if is_expression(x)), None)
