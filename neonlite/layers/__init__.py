@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from neonlite.backend.objects import declare_builtin
 from neonlite.layers.activation import Activation, DataTransform, Dropout, Reshape
 from neonlite.layers.attention import MultiHeadAttention, TransformerBlock, attention
-from neonlite.layers.bidirectional import BiBNRNN, BiLSTM, BiRNN, BiSum, DeepBiLSTM, DeepBiRNN
 from neonlite.layers.check import check_layer
 from neonlite.layers.container import GenerativeAdversarial, LayerContainer, Sequential
 from neonlite.layers.cost import GeneralizedCost, GeneralizedCostMask, GeneralizedGANCost, Multicost
@@ -22,7 +21,10 @@ from neonlite.layers.merge import (
 )
 from neonlite.layers.norm import BatchNorm, BatchNormAutodiff, LayerNorm, ShiftBatchNorm
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.recurrent import GRU, LSTM, Recurrent, RecurrentLast, RecurrentMean, RecurrentSum, get_steps
+from neonlite.layers.recurrent import (
+    GRU, LSTM, BiBNRNN, BiLSTM, BiRNN, BiSum, DeepBiLSTM, DeepBiRNN, Recurrent, RecurrentLast, RecurrentMean,
+    RecurrentSum, get_steps,
+)
 from neonlite.layers.seq2seq import Decoder, Encoder, Seq2Seq, SkipThought
 from neonlite.name_hints import module_getattr
 

@@ -28,9 +28,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def accumulates(
-    bprop: Callable[Concatenate[L, Arguments], Result],
-) -> Callable[Concatenate[L, Arguments], Result]:
+def accumulates(bprop: Callable[Concatenate[L, Arguments], Result]) -> Callable[Concatenate[L, Arguments], Result]:
     """Decorate a ``bprop`` to add to the gradients after ``set_acc_on(True)``, instead of overwriting them.
 
     Parameters

@@ -128,8 +128,7 @@ class PredictionMethods(EvaluationMethods):
         """
         where, be, network = f"{self.name}.op_tree", self.be, self.layers
         self.check_can_evaluate()
-        if network.in_shape is None:
-            raise RuntimeError(f"{where}: expected a configured network, got none. Call fit or initialize first.")
+        self._check_configured(where)
         rows: Any = X if self.input_encoder is None else self.input_encoder.encode(where, X)
         arrays = [np.asarray(x) for x in read_rows(where, rows, network.in_shape)[0]]
         inputs: list[Operand] = []
