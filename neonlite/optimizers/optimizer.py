@@ -660,8 +660,7 @@ class Step:
         merges = settings.merges and optimizer.merges_parameters
         pairs = sort_by_address(pairs) if merges else pairs
         runs = contiguous_runs(pairs) if merges else [[(w,)] for w, _ in pairs]
-        shard = self.be.minibatch_shard
-        if shard is None or not shard.shards_states:
+        if not self.shards_states:
             check_states_are_local(optimizer.classnm, parameters)
         optimizer._continue_states([w for w, _ in pairs], runs)
         counts = sorted({w.updates for w, _ in pairs})  # parameters of an equal number of updates have the same scalars
@@ -703,11 +702,17 @@ class Step:
         are_same = is_of_kind and all(w.updates == updates[k] for w, k, _ in self.members)
         return updates if are_same and self.has_states() else None
 
+    @property
+    def shards_states(self) -> bool:
+        """Whether another process may have the states of a parameter, which it then updates."""
+        shard = self.be.minibatch_shard
+        return shard is not None and bool(shard.shards_states)
+
     def has_states(self) -> bool:
         """Return whether the states of all parameters are those of the expressions."""
         for w, _, states in self.members:
             is_remote = states is None and isinstance(w.states, RemoteStates)
-            if not is_remote and (states is None or not same_objects(w.states or (), states)):
+            if not (is_remote and self.shards_states) and (states is None or not same_objects(w.states or (), states)):
                 return False
         return True
 

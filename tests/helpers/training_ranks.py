@@ -368,6 +368,12 @@ def sharded_refused(comm, folder):
     with warnings.catch_warnings(action="ignore"):
         result["fit alone"] = message(lambda: model.fit(dataset, cost, rule, 2))
     model.save_params(folder / f"yes-{comm.rank}.model", keep_states=False)
+    start(comm)
+    other, (X, y) = Model([Linear(4), Linear(1)]), (np.ones((16, 3)), np.ones(16))
+    other.fit(X, y, epochs=1, optimizer=Adam(), batch_size=8 // comm.size, distributed=True, progress_bar=False)
+    with warnings.catch_warnings(action="ignore"):  # the minibatches have as many rows, so the same update fits them
+        alone = {"epochs": 1, "batch_size": 8, "progress_bar": False}
+        result["fit the same minibatches alone"] = message(lambda: other.fit(X, y, **alone))
 
     class Own(Adam):
         def optimize(self, layer_list, epoch=0):

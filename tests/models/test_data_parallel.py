@@ -385,6 +385,7 @@ def test_a_checkpoint_of_divided_states_continues_on_another_number_of_ranks(ran
         "serialize": "expected the optimizer states of all parameters, got those of one rank",
         "optimize": "RuntimeError: WeightAverage: expected the optimizer states of all parameters",
         "fit alone": "RuntimeError: WeightAverage: expected the optimizer states of all parameters",
+        "fit the same minibatches alone": "RuntimeError: Adam: expected the optimizer states of all parameters",
         "own optimizer": "TypeError: model.fit: world().shard_states: expected an optimizer that defines update_rule",
         "own step": "TypeError: model.fit: world().shard_states: expected a model with the train_step of Model, got a",
         "rounding": "ValueError: model.fit: world().shard_states: expected an optimizer without stochastic_round",
