@@ -364,9 +364,10 @@ class LossScaling(OptimizerWrapper):
     def _check_skips(self) -> None:
         """Raise FloatingPointError after too many skipped steps in a row; wait for the device."""
         self.settle()
-        if self.consecutive_skips >= MAX_CONSECUTIVE_SKIPS:
+        if (count := self.consecutive_skips) >= MAX_CONSECUTIVE_SKIPS:
+            self.consecutive_skips = 0  # training continues with another scale or learning rate
             raise FloatingPointError(
-                f"LossScaling: expected finite gradients, got NaN or infinity in {self.consecutive_skips} consecutive "
+                f"LossScaling: expected finite gradients, got NaN or infinity in {count} consecutive "
                 f"steps, down to a scale of {self.scale:g}. Training diverged: reduce the learning rate or the scale."
             )
 

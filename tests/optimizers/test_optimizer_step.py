@@ -277,6 +277,9 @@ def test_too_many_steps_that_overflow_are_an_error(be):
     with pytest.raises(FloatingPointError, match="in 40 consecutive steps"):
         step(be.array([[np.inf]]))
     assert w.get() == 1
+    optimizer.scale = 2.0
+    step(be.array([[1.0]]))
+    np.testing.assert_allclose(w.get(), 0.9, rtol=1e-5)
 
 
 def test_a_step_of_several_optimizers_refuses_unknown_layers(be):
