@@ -395,7 +395,7 @@ class Model(FitMethods, PredictionMethods):
         RuntimeError
             The model was neither trained nor loaded.
         ValueError
-            There are no layers to replace, X is an iterator, or the network is a Tree or has a layer that is no op-tree.
+            There are no layers to replace, X is an iterator, or the network is a Tree or has a layer without a formula.
 
         Examples
         --------

@@ -581,8 +581,9 @@ def find_norm_backward(plan: Plan, v: int, forward: dict[int, Formula]) -> Formu
             for dz, mean_dz in operand_orders(plan, difference, "sub")[:1]:
                 for z, mean_product in operand_orders(plan, product, "mul"):
                     formula = forward.get(z)
-                    is_norm = formula is not None and formula.results[z] is NORMALIZED and "rank" in formula.attrs
-                    if not is_norm or formula.parameters or inputs_of(plan, z, "mul")[-1] != scale:
+                    if formula is None or formula.results[z] is not NORMALIZED or "rank" not in formula.attrs:
+                        continue
+                    if formula.parameters or inputs_of(plan, z, "mul")[-1] != scale:
                         continue
                     _, mean, variance = formula.results
                     sums = [sum_of_mean(plan, x, mean) for x in (mean_dz, mean_product)]
