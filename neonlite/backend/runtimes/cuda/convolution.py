@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -307,6 +309,7 @@ class Cudnn:
         self.errors = frontend.cudnnGraphNotSupportedError, RuntimeError  # CUDA and the loader raise RuntimeError
         self.max_bytes = workspace_limit(CUDNN_WORKSPACE_BYTES)
         self.is_autotuned = os.environ.get("NEONLITE_AUTOTUNE") == "1"
+        self.engines = read_plan_table(frontend.backend_version())
         self.handle()
 
     def handle(self) -> Any:
@@ -381,7 +384,10 @@ class Cudnn:
         bias: bool,
         relu: bool,
     ) -> ConvolutionPlan:
-        """Build the graph of a convolution and choose its plan, the fastest if ``addresses`` for timing are given."""
+        """Build the graph of a convolution and choose its plan: the fastest if ``addresses`` for timing are given.
+
+        Otherwise, it is that of the plan table if it can be built, or the choice of cuDNN's heuristics.
+        """
         frontend, handle = self.frontend, self.handle()
         data_type = getattr(frontend.data_type, CUDNN_DATA_TYPES[layer.dtype])
         compute_type = frontend.data_type.DOUBLE if layer.dtype == "float64" else frontend.data_type.FLOAT
@@ -417,6 +423,11 @@ class Cudnn:
         tensors = [x.get_uid() for x in (first, second, result, *column)]
         if addresses is not None:
             return self._autotune(graph, tensors, addresses, allocate_workspace)
+        engine = self.engines.get(plan_name(operation, layer, layout, tf32, bias, relu))
+        for index in range(graph.get_execution_plan_count() if engine else 0):
+            with suppress(*self.errors):  # its plan is deselected, or the GPU cannot run it
+                if graph.get_plan_name_at_index(index) == engine:
+                    return self._build_plan_at(graph, tensors, index)
         graph.build_plans()
         return ConvolutionPlan(graph, tensors, None, graph.get_workspace_size())
 
@@ -432,8 +443,7 @@ class Cudnn:
             if len(timed) == MAX_AUTOTUNE_PLANS:
                 break
             try:
-                graph.build_plan_at_index(index)
-                plan = ConvolutionPlan(graph, tensors, index, graph.get_workspace_size_plan_at_index(index))
+                plan = self._build_plan_at(graph, tensors, index)
                 once = partial(self.execute, plan, addresses, allocate_workspace(plan.workspace_bytes))
                 timed.append((self.measure_seconds(once), index, plan))
             except (*self.errors, MemoryError):  # try the next plan
@@ -441,6 +451,11 @@ class Cudnn:
         if not timed:
             raise self.frontend.cudnnGraphNotSupportedError("none of its plans can be built")
         return min(timed)[2]
+
+    def _build_plan_at(self, graph: Any, tensors: list[int], index: int) -> ConvolutionPlan:
+        """Build one of the plans of a graph; errors are the frontend's."""
+        graph.build_plan_at_index(index)
+        return ConvolutionPlan(graph, tensors, index, graph.get_workspace_size_plan_at_index(index))
 
     def execute(self, plan: ConvolutionPlan, addresses: Sequence[int], workspace: int) -> None:
         """Run a plan; errors are the frontend's."""
@@ -454,6 +469,31 @@ class Cudnn:
 def geometry(layer: ConvLayer) -> tuple[Any, ...]:
     """Return what determines a convolution, besides its dtype."""
     return layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
+
+
+def plan_name(operation: str, layer: ConvLayer, layout: Layout, tf32: bool, bias: bool, relu: bool) -> str:
+    """Return the name of a convolution or derivative in a plan table."""
+    sizes = ("x".join(map(str, x)) for x in geometry(layer))
+    dtype = "TF32" if tf32 and layer.dtype == "float32" else layer.dtype
+    return " ".join([operation + "+bias" * bias + "+relu" * relu, dtype, layout.value, *sizes])
+
+
+def read_plan_table(version: int) -> dict[str, str]:
+    """Return the plan table of the file ``NEONLITE_PLANS``, {plan name: engine}; empty if it is not set.
+
+    ``version``: that of cuDNN. A table of another version, or one that cannot be read, is empty, with a warning.
+    """
+    path = os.environ.get("NEONLITE_PLANS")
+    if not path:
+        return {}
+    try:
+        table = json.loads(Path(path).read_text())
+        if table["cudnn"] != version:
+            raise ValueError(f"it was measured with cuDNN {table['cudnn']}, and {version} is loaded")
+        return {str(name): str(engine) for name, engine in table["plans"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        warn(f"the plan table NEONLITE_PLANS={path} is not used: {error!r}", RuntimeWarning)
+        return {}
 
 
 def dims_strides(shape: Sequence[int], layout: Layout, is_2d: bool) -> tuple[list[int], list[int]]:
