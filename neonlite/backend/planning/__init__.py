@@ -150,12 +150,14 @@ class Plan(StepList):
         for v, step in self.numbered_steps:
             if step.op.name != "concat" or step.attrs["axis"] or v not in self.offsets:
                 continue
-            parts = [x for x in step.inputs if x in self.offsets and x not in (*self.outputs, *self.parts, *joined)]
+            used = self.outputs, self.parts, joined
+            parts = [x for x in step.inputs if x in self.offsets and not any(x in values for values in used)]
             if len({*parts}) == len(step.inputs) and all(self.dtype(x) == step.dtype for x in parts):
                 joined.add(v)
                 ends = accumulate((self._nbytes(x) for x in parts), initial=0)
-                self.parts |= {x: (v, end) for x, end in zip(parts, ends, strict=False)}  # type: ignore[misc]
-        self.offsets, self.arena_bytes = assign_offsets(self, {})
+                self.parts |= {x: (v, end) for x, end in zip(parts, ends, strict=False)}
+        if joined:
+            self.offsets, self.arena_bytes = assign_offsets(self, {})
         return joined
 
     def reuse_operands(self, shifts: dict[int, int]) -> None:
