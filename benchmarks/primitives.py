@@ -21,7 +21,7 @@ import _chains
 import numpy as np
 from _table import QUICK, Effort, Work, buffers, format_duration, machine, markdown, measure, ratio, save
 
-from neonlite import Backend
+from neonlite import Autodiff, Backend, jit
 from neonlite.backend import concurrency
 from neonlite.backend.runtimes.onednn import bindings
 from neonlite.transforms import Softmax
@@ -40,9 +40,11 @@ NOTE = """\
 A pass of neonlite is one call of the backend - `fprop_conv`, `bprop_conv`, `update_conv`, `fprop_pool`, `bprop_pool`,
 `fprop_lrn`, `bprop_lrn`, `compound_fprop_bn`, `compound_bprop_bn`, `compound_dot` - or one op-tree that is built and
 evaluated: softmax, its `backward`, and a random mask with the product by it. All write into preallocated tensors, with
-images (C, D, H, W, N). PyTorch runs the operator of ATen for the same pass, into preallocated tensors where it supports
-them: not for convolutions, batch norm and dropout; the backward pass of local response normalization runs by autograd.
-Its images are (N, C, H, W), and channels last; the faster of both counts. Results are compared before the measurement,
+images (C, D, H, W, N). The functions of rows, gelu and attention are compiled by `jit`, beside functions of
+`torch.nn.functional`, and with gradients beside autograd; these return new tensors. PyTorch runs the operator of ATen
+for the same pass, into preallocated tensors where it supports them: not for convolutions, batch norm and dropout; the
+backward pass of local response normalization runs by autograd. Its images are (N, C, H, W), and channels last; the
+faster of both counts. Results are compared before the measurement,
 except for dropout, which is random. A chain is a network of consecutive convolutions with bias and Rectlin, compiled by
 `jit`, beside modules of PyTorch, with the errors of images and the gradients of weights in the backward pass. Times are
 medians over rounds, in
@@ -279,6 +281,75 @@ def theirs_softmax(shape: tuple[int, int], last: bool) -> Passes:
     }
 
 
+# by name: neonlite's formula, PyTorch's, and the shapes of the operands for the shape of the result
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., list[tuple[int, ...]]]]] = {
+    "softmax of rows": (
+        lambda be, x: be.softmax(x, axis=1),
+        lambda F, x: F.softmax(x, 1),
+        lambda *shape: [shape],
+    ),
+    "log_softmax of rows": (
+        lambda be, x: be.log_softmax(x, axis=1),
+        lambda F, x: F.log_softmax(x, 1),
+        lambda *shape: [shape],
+    ),
+    "layer norm of rows": (
+        lambda be, x, gamma, beta: be.layer_norm(x, gamma, beta, axis=1),
+        lambda F, x, gamma, beta: F.layer_norm(x, x.shape[1:], gamma[0], beta[0]),
+        lambda rows, n: [(rows, n), (1, n), (1, n)],
+    ),
+    "gelu": (
+        lambda be, x: be.gelu(x),
+        lambda F, x: F.gelu(x, approximate="tanh"),
+        lambda *shape: [shape],
+    ),
+    "cross entropy of rows": (
+        lambda be, x, t: be.cross_entropy(x, be.softmax(t, axis=1), axis=1),
+        lambda F, x, t: F.cross_entropy(x, F.softmax(t, 1)),
+        lambda *shape: [shape, shape],
+    ),
+    "attention": (
+        lambda be, q, k, v: be.attention(q, k, v),
+        lambda F, q, k, v: F.scaled_dot_product_attention(q, k, v),
+        lambda *shape: [shape] * 3,
+    ),
+}
+
+
+def ours_function(name: str, be: Backend, shape: tuple[int, ...]) -> Passes:
+    """Return the function, and its gradients with respect to all operands, compiled by ``jit``."""
+    formula, _, shapes = FUNCTIONS[name]
+    operands = list(map(be.array, drawn(*shapes(*shape))))
+    forward = jit(partial(formula, be))
+    (error,) = map(be.array, drawn(forward(*operands).shape))
+
+    def gradients(e: Any, *operands: Any) -> Any:
+        return Autodiff(formula(be, *operands), be, e).get_grad_op_tree(list(operands))
+
+    back = jit(gradients)
+    return {
+        "fprop": (lambda: forward(*operands), lambda: forward(*operands).get()),
+        "fprop and bprop": (lambda: back(error, *operands), lambda: back(error, *operands)[0].get()),
+    }
+
+
+def theirs_function(name: str, shape: tuple[int, ...], last: bool) -> Passes:
+    _, formula, shapes = FUNCTIONS[name]
+    forward = partial(formula, torch.nn.functional)
+    operands = list(map(torch.from_numpy, drawn(*shapes(*shape))))
+    leaves = [x.clone().requires_grad_() for x in operands]
+    (error,) = map(torch.from_numpy, drawn(tuple(forward(*operands).shape)))
+
+    def back() -> Any:
+        with torch.enable_grad():
+            return torch.autograd.grad(forward(*leaves), leaves, error)
+
+    return {
+        "fprop": (lambda: forward(*operands), lambda: forward(*operands).numpy()),
+        "fprop and bprop": (back, lambda: back()[0].numpy()),
+    }
+
+
 def ours_dropout(be: Backend, shape: tuple[int, int]) -> Passes:
     (x,) = map(be.array, drawn(shape))
     y, mask = be.empty(shape), be.empty(shape)
@@ -349,6 +420,8 @@ FEATURES = {"a hidden layer": Sizes(128, 500, 1, 500, 0)}
 SMALL = Sizes(4, 3, 9, 8, 3, 1, 2)
 POOLED, FLAT = Sizes(4, 3, 9, 3, 3, 1, 2), Sizes(4, 3, 6, 3, 0)
 MATRICES = {f"{m} x {n}": (m, n) for m, n in ((10, 128), (98, 4096), (1000, 128), (1000, 4096))}
+ROWS = {"128 x 1000": (128, 1000), "8192 x 512": (8192, 512)}
+HEADS = {f"{n} x 4 heads, T {T}": (n, 4, T, 64) for n, T in ((16, 64), (8, 256), (4, 1024))}
 PRODUCTS = {
     f"{m} x {k} x {n}": (m, k, n)
     for m, k, n in (
@@ -374,6 +447,16 @@ PRIMITIVES = {
     "lrn": Primitive(ours_lrn, theirs_lrn, True, NORMALIZED, FLAT),
     "batch norm": Primitive(ours_norm, theirs_norm, True, NORMALIZED | FEATURES, FLAT),
     "softmax": Primitive(ours_softmax, theirs_softmax, False, MATRICES, (5, 7)),
+    **{
+        name: Primitive(
+            partial(ours_function, name),
+            partial(theirs_function, name),
+            False,
+            HEADS if name == "attention" else ROWS,
+            (2, 3, 5, 7) if name == "attention" else (5, 7),
+        )
+        for name in FUNCTIONS
+    },
     "dropout": Primitive(
         ours_dropout, theirs_dropout, False, {"98 x 4096": (98, 4096), "100 x 128": (100, 128)}, (5, 7)
     ),

@@ -23,7 +23,7 @@ from _table import RESULTS, machine, markdown, save
 
 from neonlite import gen_backend
 from neonlite.data import CopyTask, Reversal, Ticker
-from neonlite.data.corpora import load_corpus
+from neonlite.data.datasets import load_corpus
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import LSTM, Affine, GeneralizedCostMask, Seq2Seq
 from neonlite.models import BeamSearch, Model

@@ -34,8 +34,7 @@ from neonlite.layers import LSTM
 
 # {name in this file: (module, name there)}; "CONSTANT key.attribute": the attribute of an item of a dictionary
 CONSTANTS: dict[str, tuple[str, str]] = {
-    "gathered rows": ("neonlite.backend.primitives", "MAX_GATHERED_BYTES"),
-    "row weights": ("neonlite.backend.primitives", "MIN_ROW_WEIGHTS"),
+    "gathered windows": ("neonlite.backend.primitives", "MAX_GATHERED_BYTES"),
     "chain cost": ("neonlite.backend.runtimes.onednn", "MIN_CHAIN_COST"),
     "exact chain": ("neonlite.backend.runtimes.onednn", "MIN_EXACT_CHAIN_ELEMENTS"),
     "chain threads": ("neonlite.backend.runtimes.onednn.post_ops", "MIN_WORK_PER_THREAD"),
@@ -388,14 +387,6 @@ def around(value: int, far: int = 8) -> tuple[int, int, int, int]:
 MiB = 1 << 20
 ALL_PASSES = "fprop bprop update"
 THRESHOLDS = [
-    Threshold(
-        "row weights",
-        "convolution by 3 x 3, all passes",
-        lambda be, n: convolution(ALL_PASSES, be, 32, n // 3, 16, 32, 3),
-        (3, 45, 48, 192),
-        (1, 2),
-        "NumPy",
-    ),
     *(
         Threshold(
             "chain cost", f"{name}, elements times {cost}", partial(tree, name, cost=cost), around(1 << 18), (1, 2)
@@ -475,7 +466,7 @@ THRESHOLDS = [
 ]
 BLOCKS = [
     Block(
-        "gathered rows",
+        "gathered windows",
         "convolution by 3 x 3, all passes",
         lambda be, n: convolution(ALL_PASSES, be, n, 16, 32, 32, 3),
         (128,),

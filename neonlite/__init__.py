@@ -11,7 +11,6 @@ from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Te
 
 # isort: split
 from neonlite.autodiff import Autodiff
-from neonlite.explorer import explore
 from neonlite.gradcheck import check_grad
 from neonlite.name_hints import MODULES as _LAZY_MODULES, module_getattr
 from neonlite.version import __version__
@@ -34,7 +33,7 @@ __all__ = [
 
 _LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.callbacks.loggers"}
 _LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.array_api.operators")
-_LAZY_NAMES |= {"Sequential": "neonlite.layers", "jit": "neonlite.programs"}
+_LAZY_NAMES |= {"Sequential": "neonlite.layers", "jit": "neonlite.programs", "explore": "neonlite.explorer"}
 _TRANSFORMS = "checkpoint custom_grad grad hessian hvp jacobian jvp stop_gradient value_and_grad vjp vmap"
 _LAZY_NAMES |= dict.fromkeys(_TRANSFORMS.split(), "neonlite.functions")
 _LAZY_NAMES |= dict.fromkeys(("cond", "scan", "while_loop"), "neonlite.control_flow")
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from neonlite.array_api.operators import einsum as einsum, tensordot as tensordot, transpose as transpose
     from neonlite.callbacks.loggers import logger as logger
     from neonlite.control_flow import cond as cond, scan as scan, while_loop as while_loop
+    from neonlite.explorer import explore as explore
     from neonlite.functions import (
         checkpoint as checkpoint,
         custom_grad as custom_grad,

@@ -19,7 +19,7 @@ from neonlite.functions import check_function, evaluate_constants, match
 from neonlite.messages import describe
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.programs import Argument, Program, Trace, flatten, tracing, unflatten
+from neonlite.programs import Argument, Program, Trace, tracing, unflatten
 from neonlite.tree_structure import RandomSource, postorder
 from neonlite.typing import FLOAT_DTYPES
 from neonlite.variables import (
@@ -28,6 +28,8 @@ from neonlite.variables import (
     backend_of,
     describe_structure,
     is_expression,
+    parts_of,
+    split_row,
     structure_key,
     substitute,
     tensors_of,
@@ -80,8 +82,7 @@ def cond(condition: Any, if_true: Callable[..., R], if_false: Callable[..., R], 
     if is_readable(condition):
         chosen = if_true(*args) if condition else if_false(*args)
         return with_arrays(condition, chosen) if is_array(condition) else chosen
-    leaves: tuple[list[Any], list[Any]] = [], []
-    structures = [flatten(f(*args), found) for f, found in zip((if_true, if_false), leaves, strict=True)]
+    structures, leaves = zip(*(parts_of(f(*args)) for f in (if_true, if_false)), strict=True)
     pairs = list(zip(*leaves, strict=False))
     if structures[0] != structures[1] or any(shape_of(x) != shape_of(y) for x, y in pairs):
         raise ValueError(
@@ -107,8 +108,7 @@ def check_condition(name: str, condition: R) -> R:
 
 def with_arrays(condition: Any, result: R) -> R:
     """Return a result with arrays instead of its floats, as ``where`` returns them."""
-    leaves: list[Any] = []
-    structure = flatten(result, leaves)
+    structure, leaves = parts_of(result)
     asarray = condition.backend.array_api.asarray
     arrays: R = unflatten(structure, iter([asarray(x) if isinstance(x, float) else x for x in leaves]))
     return arrays
@@ -175,8 +175,7 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
     """
     check_function("while_loop: condition", condition)
     check_function("while_loop: body", body)
-    leaves: list[Any] = []
-    structure = flatten(init, leaves)
+    structure, leaves = parts_of(init)
     be, has_tensors = backend_of(leaves), any(isinstance(x, Operand) for x in leaves)
     for k, x in enumerate(leaves):
         if not is_expression(x):
@@ -210,13 +209,10 @@ def assigned_values() -> list[Any]:
 
 def next_state(state: Any, body: Callable[[Any], Any]) -> Any:
     """Return the state after a step of a loop. ValueError if it is of another kind than the one before."""
-    leaves: list[Any] = []
-    found: list[Any] = []
-    structure, new = flatten(state, leaves), body(state)
+    (structure, leaves), new = parts_of(state), body(state)
     operands, _ = match("while_loop", "the next state", new, structure, leaves)
-    flatten(new, found)
     values = []
-    for x, y, operand in zip(leaves, found, operands, strict=True):
+    for x, y, operand in zip(leaves, parts_of(new)[1], operands, strict=True):
         if operand is None or operand.info.dtype != operand_of(x).info.dtype:
             raise ValueError(
                 f"while_loop: expected the next state in the dtypes of the state, got {describe(y)} after "
@@ -252,12 +248,7 @@ def loop_operands(
     op = be.structures.find(key) or be.structures.add(key, op_of_loop(be, trees, places))
     is_exact = all(x.info.dtype not in FLOAT_DTYPES for x in variables)
     packed = build_node(be, op, operands, {"to": "int64" if is_exact else "float64"})
-    parts, start = [], 0
-    for x in variables:
-        part = be.build("slice", packed, index=((0, 1, 1), (start, x.size, 1)))
-        parts.append(be.astype(be.reshape(part, x.shape), x.info.dtype))
-        start += x.size
-    return parts
+    return split_row(packed, variables)
 
 
 def loop_invariants(trees: Sequence[Operand], variables: Sequence[Tensor]) -> list[Operand]:
@@ -352,8 +343,7 @@ def scan(
     (Array(4.25, dtype=float32), Array(3., dtype=float32))
     """
     check_function("scan", f)
-    inputs: list[Any] = []
-    structure = flatten(xs, inputs) if xs is not None else None
+    structure, inputs = (None, []) if xs is None else parts_of(xs)
     lengths = [shape_of(x)[0] if shape_of(x) else -1 for x in inputs] + ([] if length is None else [length])
     if len({*lengths}) != 1 or -1 in lengths:
         raise ValueError(
@@ -372,8 +362,7 @@ def scan(
                 f"scan: expected a state in the containers and of the shapes of the first one, got {describe(state)} "
                 f"in step {k + 1}, after {describe(init)}"
             )
-        leaves: list[Any] = []
-        layout = flatten(pair[1], leaves)
+        layout, leaves = parts_of(pair[1])
         outputs.append(leaves)
     be = backend_of(state, *outputs)
     columns = [None if None in column else stack(be, column) for column in zip(*outputs, strict=True)]
@@ -382,8 +371,8 @@ def scan(
 
 def container_of(x: Any) -> tuple[Any, list[tuple[int, ...]]]:
     """Return the structure of nested containers, and the shapes of their parts."""
-    leaves: list[Any] = []
-    return flatten(x, leaves), [shape_of(leaf) for leaf in leaves]
+    structure, leaves = parts_of(x)
+    return structure, [shape_of(leaf) for leaf in leaves]
 
 
 def stack(be: Any, column: Sequence[Any]) -> Any:

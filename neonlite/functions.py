@@ -19,7 +19,7 @@ from neonlite.backend.planning import Plan
 from neonlite.backend.validation import function, one_of
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.programs import flatten, label_leaves, unflatten
+from neonlite.programs import label_leaves, unflatten
 from neonlite.tree_structure import untraced
 from neonlite.typing import FLOAT_DTYPES
 from neonlite.variables import (
@@ -32,6 +32,8 @@ from neonlite.variables import (
     describe_structure,
     is_expression,
     node_of_call,
+    parts_of,
+    split_row,
     tensors_of,
     without,
 )
@@ -182,7 +184,7 @@ class Transform(Generic[P, R]):
         Derivation
             The derivation, as of ``tree.derivation``.
         """
-        from neonlite.derivation import derive  # when first used
+        from neonlite.explorer import derive  # when first used
 
         def derive_call(*xs: Any, **more: Any) -> Derivation:
             call, result = differentiated_call(self.__name__, f, xs, more, *options)
@@ -197,9 +199,7 @@ class Transform(Generic[P, R]):
 
 def evaluate_constants(result: Any) -> None:
     """Compute the arrays in a result that depend on constants alone, all in one plan."""
-    leaves: list[Any] = []
-    flatten(result, leaves)
-    constants = [x for x in leaves if is_array(x) and not x.is_live and isinstance(x.operand, OpTreeNode)]
+    constants = [x for x in parts_of(result)[1] if is_array(x) and not x.is_live and isinstance(x.operand, OpTreeNode)]
     if constants:
         values = constants[0].backend.evaluate([x.operand for x in constants])
         for x, value in zip(constants, values, strict=True):
@@ -406,8 +406,7 @@ def match(
 
     ValueError unless the keys, indices and shapes are those of the parts ``like``; dicts may have another order.
     """
-    leaves: list[Any] = []
-    found = flatten(given, leaves)
+    found, leaves = parts_of(given)
     by_key, keys = dict(zip(label_leaves(found, ""), leaves, strict=True)), [*label_leaves(structure, "")]
     if by_key.keys() != {*keys}:
         raise ValueError(
@@ -628,8 +627,8 @@ def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
     Parameters
     ----------
     f : callable
-        A function of arrays or tensors, also in containers, that returns one array or tensor. Other tensors that it
-        reads, such as weights, are differentiated as well.
+        A function of arrays or tensors, also in containers, that returns such. Other tensors that it reads, such as
+        weights, are differentiated as well.
 
     Returns
     -------
@@ -654,7 +653,7 @@ def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(f)
     def checkpointed(*args: P.args, **kwargs: P.kwargs) -> Any:
         call = Call(f"checkpoint({name_of(f)})", f, args, kwargs)
-        like, tree = single_output(call, call.result)
+        tree, split = join_outputs(call, call.result)
         floats = [x for x in tensors_of(tree) if x.info.dtype in FLOAT_DTYPES]
         arguments = without(call.variables, without(call.variables, floats))
         variables = arguments + without(floats, arguments)
@@ -667,7 +666,7 @@ def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
         except NotImplementedError:  # it has no derivative; it need not have one before it is differentiated
             return call.close_result(call.result)[0]
         node = node_of_call(name_of(f), tree, variables, error, grads, True)
-        return call.close_result(like.with_operand(node, None, like.is_live) if is_array(like) else node)[0]
+        return call.close_result(split(node))[0]
 
     return checkpointed
 
@@ -678,9 +677,9 @@ def custom_grad(f: Callable[P, Any]) -> Callable[P, Any]:
     Parameters
     ----------
     f : callable
-        A function of arrays or tensors, also in containers, that returns a pair: one array or tensor, and the rule.
-        ``rule(error)`` returns the gradients of the arguments, given that of the result: one for each argument, in a
-        tuple if there are several; None for 0, as of an int. It may use what ``f`` has computed.
+        A function of arrays or tensors, also in containers, that returns a pair: the value, of such, and the rule.
+        ``rule(error)`` returns the gradients of the arguments, given that of the value, in its containers: one for each
+        argument, in a tuple if there are several; None for 0, as of an int. It may use what ``f`` has computed.
 
     Returns
     -------
@@ -712,13 +711,13 @@ def custom_grad(f: Callable[P, Any]) -> Callable[P, Any]:
         call = Call(f"custom_grad({name_of(f)})", f, args, kwargs)
         if not isinstance(call.result, tuple) or len(call.result) != 2 or not callable(call.result[1]):
             raise TypeError(f"{call.name}: expected a pair (value, rule), got {describe(call.result)}")
-        like, tree = single_output(call, call.result[0])
+        tree, split = join_outputs(call, call.result[0])
         error = Variable(call.be.tensor_info(tree.shape, tree.info.dtype), "error")
-        found = call.result[1](like.with_operand(error, None, like.is_live) if is_array(like) else error)
+        found = call.result[1](split(error))
         grads, _ = match(call.name, "gradients", found if len(args) > 1 else (found,), call.structure, call.like)
         grads = [g for g, x in zip(grads, call.like, strict=True) if is_expression(x)]  # one for each variable
         node = node_of_call(name_of(f), tree, call.variables, error, grads, False)
-        return call.close_result(like.with_operand(node, None, like.is_live) if is_array(like) else node)[0]
+        return call.close_result(split(node))[0]
 
     return with_rule
 
@@ -743,8 +742,7 @@ def stop_gradient(x: R) -> R:
     >>> nl.grad(lambda x: x * nl.stop_gradient(x))(3.0)
     Array(3., dtype=float32)
     """
-    leaves: list[Any] = []
-    structure = flatten(x, leaves)
+    structure, leaves = parts_of(x)
     result: list[Any] = []
     for y in leaves:
         constant = y.backend.stop_gradient(operand_of(y)) if is_expression(y) else y
@@ -752,9 +750,17 @@ def stop_gradient(x: R) -> R:
     return unflatten(structure, iter(result))
 
 
-def single_output(call: Call, result: Any) -> tuple[Any, OpTreeNode]:
-    """Return the only array or tensor of a result, and its op-tree."""
+def join_outputs(call: Call, result: Any) -> tuple[OpTreeNode, Callable[[Operand], Any]]:
+    """Return the parts of a result as one op-tree, and a function that returns another one in its containers."""
     structure, leaves, operands = call.outputs(result)
-    if structure is not None:
-        raise TypeError(f"{call.name}: expected one array or tensor, got {describe(*leaves)}")
-    return leaves[0], as_tree(operands[0])
+    be = call.be
+    if not leaves or (len(leaves) > 1 and any(x.info.dtype not in FLOAT_DTYPES for x in operands)):
+        raise TypeError(f"{call.name}: expected arrays or tensors of floats as the result, got {describe(*leaves)}")
+
+    def split(joined: Operand) -> Any:
+        parts = split_row(joined, operands) if len(leaves) > 1 else [joined]
+        pairs = zip(leaves, parts, strict=True)
+        return unflatten(structure, iter([x.with_operand(y, None, x.is_live) if is_array(x) else y for x, y in pairs]))
+
+    rows = [be.reshape(x, (1, math.prod(x.shape))) for x in operands]
+    return as_tree(be.concat(rows, axis=1) if len(rows) > 1 else operands[0]), split

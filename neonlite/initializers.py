@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.objects import declare_builtin
-from neonlite.backend.validation import check_attributes, check_boolean_fields, checked_dataclass, instance
+from neonlite.backend.validation import by_name, check_attributes, check_boolean_fields, checked_dataclass, instance
 from neonlite.messages import describe
 from neonlite.name_hints import INITIALIZER, add_hints, module_getattr
 from neonlite.typing import ArrayLike
@@ -23,17 +23,9 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "Array",
-    "Constant",
-    "Gaussian",
-    "GlorotUniform",
-    "IdentityInit",
-    "Initializer",
-    "Kaiming",
-    "Orthonormal",
-    "Uniform",
-    "Xavier",
-]
+    "Array", "Constant", "Gaussian", "GlorotUniform", "IdentityInit", "Initializer", "Kaiming", "Orthonormal",
+    "Uniform", "Xavier",
+]  # fmt: skip
 
 if not TYPE_CHECKING:
     __getattr__ = module_getattr(__name__)
@@ -358,23 +350,20 @@ def initializer_names(local: bool) -> dict[str, Callable[[], Initializer]]:
     local : bool
         Whether the weights are (C R S, K), as in a convolution, or else (nout, nin).
     """
-    return {
-        "constant": Constant,
-        "gaussian": Gaussian,
-        "glorot": GlorotUniform,
-        "glorotuniform": GlorotUniform,
-        "he": partial(Kaiming, local),
-        "identity": partial(IdentityInit, local),
-        "identityinit": partial(IdentityInit, local),
-        "kaiming": partial(Kaiming, local),
-        "normal": Gaussian,
-        "ones": partial(Constant, 1.0),
-        "orthogonal": Orthonormal,
-        "orthonormal": Orthonormal,
-        "uniform": Uniform,
-        "xavier": partial(Xavier, local),
-        "zeros": Constant,
-    }
+    kaiming, identity, xavier = (partial(cls, local) for cls in (Kaiming, IdentityInit, Xavier))
+    return by_name(
+        *(Constant, Gaussian, GlorotUniform, Orthonormal, Uniform),
+        glorot=GlorotUniform,
+        he=kaiming,
+        identity=identity,
+        identityinit=identity,
+        kaiming=kaiming,
+        normal=Gaussian,
+        ones=partial(Constant, 1.0),
+        orthogonal=Orthonormal,
+        xavier=xavier,
+        zeros=Constant,
+    )
 
 
 declare_builtin(globals().values())

@@ -295,11 +295,7 @@ SCHEDULE = {
     "schedule.get_learning_rate(0.1, epoch=1)": "apply call get_last_lr get_lr",
     "nl.optimizers.Adam(0.1, schedule=schedule); optimize sets the rate of each epoch": "step",
 }
-COST = {
-    "cost(y, t)": "apply call forward get_cost",
-    "cost.bprop(y, t)": "grad",
-    "cost(y, t).get()": "item",
-}
+COST = {"cost(y, t)": "apply call forward get_cost", "cost.bprop(y, t)": "grad", "cost(y, t).get()": "item"}
 GENERALIZED_COST = {
     "generalized_cost.get_cost(y, t)": "apply call forward item",
     "generalized_cost.get_errors(y, t); then model.bprop": "backward bprop grad",
@@ -307,15 +303,10 @@ GENERALIZED_COST = {
 METRIC = {
     "metric(y, t); fit and evaluate average it over the data": (
         "apply call forward reset reset_state reset_states result update update_state"
-    ),
+    )
 }
-TRANSFORM = {
-    "transform(x)": "apply call forward",
-    "transform.bprop(x)": "derivative grad",
-}
-INITIALIZER = {
-    "initializer.fill(x)": "apply call init initialize initialize_array",
-}
+TRANSFORM = {"transform(x)": "apply call forward", "transform.bprop(x)": "derivative grad"}
+INITIALIZER = {"initializer.fill(x)": "apply call init initialize initialize_array"}
 CALLBACK = {  # methods that subclasses define
     "on_minibatch_begin(epoch, minibatch)": "on_batch_begin on_batch_start on_step_begin on_train_batch_begin",
     "on_minibatch_end(epoch, minibatch)": "on_batch_end on_step_end on_train_batch_end",
@@ -323,11 +314,6 @@ CALLBACK = {  # methods that subclasses define
     "on_epoch_end(epoch)": "on_test_end on_train_epoch_end on_validation_end on_validation_epoch_end",
     "on_train_begin(epochs)": "on_fit_start on_train_start",
     "on_train_end()": "on_fit_end",
-}
-HISTORY = {
-    "history['loss'] or history.records": "history",
-    "history.epochs('loss')": "epoch",
-    "history.to_pandas()": "to_df to_frame",
 }
 DATA = {
     "nl.data.ArrayIterator(X, y, nclass=3)": "batch cache from_tensor_slices prefetch repeat take",
@@ -343,10 +329,7 @@ DATASET = {
     "dataset.load_data()": "as_frame frame train_test_split",
     "dataset.iterators(batch_size=3)": "batch map train_dataloader",
 }
-HISTORY = {
-    "history; the history is a mapping itself": "history",
-    "history.to_pandas()": "frame pandas",
-}
+HISTORY = {"history; the history is a mapping itself": "history", "history.to_pandas()": "frame pandas"}
 DTYPES = {
     "'{name}'; as in be.zeros(shape, dtype='{name}')": (
         "bfloat16 float16 float32 float64 int16 int32 int64 int8 uint16 uint32 uint64 uint8"
@@ -622,9 +605,7 @@ GENERATOR = {  # of its random generators rng
     "xp.sum(rng.uniform(size=(9, *shape)) < 0.3, axis=0)": "binomial",
     "(x := rng.gamma(2.0, size=shape)) / (x + rng.gamma(3.0, size=shape))": "beta",
 }
-AUTODIFF = {
-    "autodiff.get_grad_op_tree(x) or autodiff.get_grad_tensor(x)": "backward grad gradient gradients jacobian",
-}
+AUTODIFF = {"autodiff.get_grad_op_tree(x) or autodiff.get_grad_tensor(x)": "backward grad gradient gradients jacobian"}
 
 
 def look_up(table: dict[str, str], name: str, accepted: Collection[str] | None = None) -> str | None:

@@ -358,11 +358,7 @@ TRUTH = {"any": "max", "all": "min"}  # the reduction of t != 0
 
 def _make_reduction(name: str, doc: str, default: int | None) -> Callable[..., Operand]:
     def method(
-        self: Operand,
-        axis: AxisLike = default,
-        out: Tensor | None = None,
-        keepdims: bool = True,
-        **unknown: object,
+        self: Operand, axis: AxisLike = default, out: Tensor | None = None, keepdims: bool = True, **unknown: object
     ) -> Operand:
         x = self != 0 if name in TRUTH else self
         reduce: Callable[..., Operand] = getattr(self.info.be, TRUTH.get(name, name))

@@ -319,7 +319,7 @@ class Program(Untracked):
         self.changes_state = bool(self.targets or self.steps)  # whether a run changes more than its results
         values: list[Any] = []  # results first: random numbers are drawn in their order, as in a forward pass
         self.results: list[Any] = []  # the number of an output, or (argument's number,), or an object itself
-        self.outputs: list[Info] = []
+        self.inputs, self.outputs = [x.info for x in arguments], list[Info]()
         numbers = {id(x): k for k, x in enumerate(arguments)}
         for x in results:
             if id(x) in numbers:
@@ -331,6 +331,7 @@ class Program(Untracked):
             else:
                 self.results.append(("object", x))
         self.arrays, self.assignment = [t.storage for t in self.targets], None
+        self.places: list[tuple[int, int]] = []  # the indices of an operand of the plan, and of its argument
         values += [value for _, value in written]
         if not values:
             return
@@ -352,23 +353,47 @@ class Program(Untracked):
             check_open(be)
         for step in self.steps:
             step.count()
-        outputs = [new_tensor(be, be.runtime.empty, info) for info in self.outputs]
-        arrays = [*(x.storage for x in outputs), *self.arrays]
-        if self.assignment is not None:
-            values = self.values.copy()
-            for i, k in self.places:
-                x = arguments[k]
-                if id(x.allocation) in self.memories:  # it may share memory with a tensor that the program writes
-                    x = x.copy()
-                values[i] = x.storage
-            begin_last_write(self)
-            self.assignment.run([*outputs, *self.targets], arrays, values)
+        outputs = self._allocate(self.outputs)
+        if not begin_last_write(self) and self.steps:
+            self.snapshot.take()
+        if self.steps and be.graphs is not None and all(step.optimizer.cuda_graphs for step in self.steps):
+            self._replay(outputs, arguments)
+        else:
+            self._run(outputs, arguments)
         for step in self.steps:
             step.finish()
         results = []
         for kind, x in self.results:
             results.append(x if kind == "object" else arguments[x] if kind == "argument" else outputs[x])
         return results
+
+    def _run(self, outputs: Sequence[Tensor], arguments: Sequence[Tensor]) -> None:
+        """Run the plan for arguments; write the outputs and the targets."""
+        if self.assignment is not None:
+            arrays, values = [*(x.storage for x in outputs), *self.arrays], self.values.copy()
+            for i, k in self.places:
+                x = arguments[k]
+                if id(x.allocation) in self.memories:  # it may share memory with a tensor that the program writes
+                    x = x.copy()
+                values[i] = x.storage
+            self.assignment.run([*outputs, *self.targets], arrays, values)
+
+    def _replay(self, outputs: Sequence[Tensor], arguments: Sequence[Tensor]) -> None:
+        """Copy the arguments to the tensors of a CUDA graph, launch it, and copy its results to the outputs."""
+        graph_inputs, graph_outputs = self.graph_tensors
+        for _, k in self.places:
+            graph_inputs[k].copy(arguments[k])
+        self.be.replay(self, functools.partial(self._run, graph_outputs, graph_inputs))
+        for y, x in zip(outputs, graph_outputs, strict=True):
+            y.copy(x)
+
+    def _allocate(self, infos: Sequence[Info]) -> list[Tensor]:
+        return [new_tensor(self.be, self.be.runtime.empty, info) for info in infos]
+
+    @functools.cached_property
+    def graph_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The arguments and the outputs of each launch of the program's CUDA graph."""
+        return self._allocate(self.inputs), self._allocate(self.outputs)
 
     @functools.cached_property
     def snapshot(self) -> Snapshot:

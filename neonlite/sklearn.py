@@ -297,11 +297,7 @@ class NeonClassifier(ClassifierMixin, NeonEstimator):  # type: ignore[misc]
         return self._fit(where, X, self._as_targets(labels), sample_weight)
 
     def partial_fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        classes: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
+        self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> Self:
         """Train for one epoch on some of the rows. The first call standardizes features with its rows.
 

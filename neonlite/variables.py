@@ -74,6 +74,12 @@ class Variable(Argument):
         return f"Tensor({self.name!r}, {self.shape}, {self.info.dtype}, {self.backend.name})"
 
 
+def parts_of(x: Any) -> tuple[Any, list[Any]]:
+    """Return the structure of nested lists, tuples and dicts, and their leaves."""
+    leaves: list[Any] = []
+    return flatten(x, leaves), leaves
+
+
 def as_tree(x: Operand) -> OpTreeNode:
     """Return an operand as an op-tree."""
     return x if isinstance(x, OpTreeNode) else x * 1
@@ -195,8 +201,7 @@ class Call:
 
     def outputs(self, result: Any) -> tuple[Any, list[Any], list[Any]]:
         """Return the structure of a result, its parts, and their operands; TypeError unless they are expressions."""
-        leaves: list[Any] = []
-        structure = flatten(result, leaves)
+        structure, leaves = parts_of(result)
         for x in leaves:
             if not is_expression(x):
                 raise TypeError(
@@ -251,8 +256,7 @@ class Call:
 
     def close_result(self, result: Any, *more: Operand) -> tuple[Any, list[Any]]:
         """Return a result and other operands with the arguments in the place of the variables."""
-        leaves: list[Any] = []
-        structure = flatten(result, leaves)
+        structure, leaves = parts_of(result)
         operands = [operand_of(x) for x in leaves]
         closed = self.close(*operands, *more)
         pairs = zip(leaves, closed, strict=False)
@@ -267,20 +271,28 @@ class Call:
     def pack(self, operands: Sequence[Operand], shape: Sequence[int] = (), is_live: int = 0) -> Any:
         """Return operands, one for each variable, in the containers of the arguments; ``shape``: axes in front."""
         values: list[Any] = []
-        leaves: list[Any] = []
-        flatten(self.result, leaves)
-        live = self.is_live(*leaves) | is_live
+        live = self.is_live(*parts_of(self.result)[1]) | is_live
         for x, y in zip(self.like, operands, strict=True):
             to = (*shape, *x.shape)
             values.append(as_array(x, y, to, live) if is_array(x) else as_tree(self.be.reshape(y, to)))
         return unflatten(self.structure, iter(values))
 
 
+def split_row(row: Operand, like: Sequence[Operand]) -> list[Operand]:
+    """Return the parts of a row that has the elements of several operands, in their shapes and dtypes."""
+    be: Any = row.backend
+    parts, start = [], 0
+    for x in like:
+        size = math.prod(x.shape)
+        part = be.build("slice", row, index=((0, 1, 1), (start, size, 1)))
+        parts.append(be.astype(be.reshape(part, x.shape), x.info.dtype))
+        start += size
+    return parts
+
+
 def backend_of(*operands: Any) -> Any:
     """Return the backend of the first array, tensor or op-tree; else the current one."""
-    leaves: list[Any] = []
-    flatten(list(operands), leaves)
-    found = next((x.backend for x in leaves if is_expression(x)), None)
+    found = next((x.backend for x in parts_of(operands)[1] if is_expression(x)), None)
     return typing.current_backend() if found is None else found
 
 
@@ -350,12 +362,11 @@ class Samples(Call):
 
 def axes_of_leaves(name: str, argument: Any, axes: Any) -> list[int | None]:
     """Return the axis of the samples of each part of an argument, from one axis or a container of them."""
-    leaves: list[Any] = []
-    structure = flatten(argument, leaves)
+    structure, leaves = parts_of(argument)
     if isinstance(axes, int):
         return [axes] * len(leaves)
-    found: list[Any] = []
-    if flatten(axes, found) != structure:
+    given, found = parts_of(axes)
+    if given != structure:
         raise ValueError(
             f"{name}: expected in_axes with one axis, or one for each part of {describe_structure(structure)}, got "
             f"{axes!r}"

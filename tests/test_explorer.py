@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import neonlite as nl
-from neonlite import explorer
+import neonlite.explorer as explorer
 from neonlite.optree import OpTreeNode
 
 anywidget = pytest.importorskip("anywidget")

@@ -457,6 +457,29 @@ def test_checkpoints_in_an_expression_of_more_tensors_than_are_tracked_change_no
     assert all(np.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(*grads, strict=True))
 
 
+def test_a_checkpoint_and_a_given_derivative_may_have_several_results(be64: Backend) -> None:
+    def polar(p: Any) -> Any:
+        r = xp.sqrt(p["x"] ** 2 + p["y"] ** 2)
+        return {"r": r, "angle": (xp.sum(xp.atan2(p["y"], p["x"])),)}
+
+    def cost(f: Any) -> Any:
+        return lambda p: xp.sum((q := f(p))["r"] ** 3) * q["angle"][0]
+
+    p = {"x": xp.asarray([1.0, 2.0]), "y": xp.asarray([0.5, -3.0])}
+    value, expected = nl.value_and_grad(cost(polar))(p)
+    again = cost(nl.checkpoint(polar))
+    for f in (nl.value_and_grad(again), nl.jit(nl.value_and_grad(again))):
+        assert_close(f(p), leaves_of((value, expected)), 1e-12)
+    assert_close(nl.jvp(again, (p,), (p,))[1], [nl.jvp(cost(polar), (p,), (p,))[1]], 1e-12)
+
+    given = nl.custom_grad(lambda x, y: ((x * y, xp.sum(x)), lambda error: (error[0] * 10 + error[1], None)))
+    x, y = xp.asarray([1.0, 2.0]), xp.asarray([3.0, 4.0])
+    found = nl.grad(lambda x: xp.sum(given(x, y)[0] * y) + 7 * given(x, y)[1])(x)
+    assert_close(found, [[37.0, 47.0]], 1e-12)
+    each = nl.vmap(nl.grad(lambda x, y: (z := given(x, y))[0] * 2 + z[1]), in_axes=0)(x, y)
+    assert_close(each, [[21.0, 21.0]], 1e-12)
+
+
 def test_a_checkpoint_differentiates_tensors_that_the_function_reads_from_outside(be64: Backend) -> None:
     w, x = be64.array([[2.0]], name="w"), be64.array([[3.0]])
     f = nl.checkpoint(lambda x: be64.square(w * x))
@@ -521,7 +544,8 @@ def test_a_transform_shows_formulas_with_the_names_of_the_parameters(be64: Backe
         (lambda: nl.vmap(lambda x: 1.0)(xp.ones(3)), "expected arrays, tensors or op-trees as the result, got 1.0"),
         (lambda: nl.custom_grad(lambda x: x)(2.0), "expected a pair (value, rule)"),
         (lambda: nl.custom_grad(lambda x: (x, lambda e: (e, e)))(2.0), "expected gradients in the same containers"),
-        (lambda: nl.checkpoint(lambda x: (x, x))(2.0), "expected one array or tensor"),
+        (lambda: nl.checkpoint(lambda x: ())(2.0), "expected arrays or tensors of floats as the result, got"),
+        (lambda: nl.checkpoint(lambda x: (x, xp.argmax(x)))(xp.ones(3)), "expected arrays or tensors of floats"),
         (
             lambda: nl.vmap(lambda x: nl.cond(x > 0, lambda x: x, lambda x: (x,), x))(xp.ones(3)),
             "in the same containers and of the same shapes, got *, an array () of float32, and (*,)",

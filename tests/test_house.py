@@ -62,7 +62,6 @@ LEVELS = {
     "neonlite.autodiff": 3,
     "neonlite.control_flow": 3,
     "neonlite.variables": 3,
-    "neonlite.derivation": 3,
     "neonlite.explorer": 3,
     "neonlite.functions": 3,
     "neonlite.gradcheck": 3,

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neonlite import Autodiff, Backend, OpTreeNode, explorer
+import neonlite.explorer as explorer
+from neonlite import Autodiff, Backend, OpTreeNode
 from neonlite.ops import OP_TABLE, OPS
 
 

@@ -93,9 +93,6 @@ class Array:
         def squeeze(self, axis: AxisLike) -> Array: ...
         def __eq__(self, other: Any) -> Array: ...  # type: ignore[override]
         def __ne__(self, other: Any) -> Array: ...  # type: ignore[override]
-        def __divmod__(self, other: Any) -> tuple[Array, Array]: ...
-        def __rdivmod__(self, other: Any) -> tuple[Array, Array]: ...
-        def __round__(self, digits: int = 0) -> Array: ...
         def __getitem__(self, key: Any) -> Array: ...
         def __setitem__(self, key: Any, value: Any) -> None: ...
 
@@ -239,6 +236,18 @@ class Array:
         if self.dtype.kind not in "iu":
             raise TypeError(f"{describe(self)}: expected an integer array as an index. Call int(x).")
         return int(self._scalar())
+
+    def __divmod__(self, other: Any) -> tuple[Array, Array]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Array, Array]:
+        return other // self, other % self
+
+    def __round__(self, digits: int = 0) -> Array:
+        return self.round(digits)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
 
     def __len__(self) -> int:
         if not self.shape:

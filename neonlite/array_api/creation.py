@@ -9,18 +9,18 @@ import numpy as np
 
 from neonlite import typing
 from neonlite.array_api.array import Array, as_dtype, check_device, from_numpy, new_array, padded
-from neonlite.array_api.data_types import (
-    as_integers,
-    as_number,
-    check_arrays,
-    convert,
-    from_dlpack as copy_from_dlpack,
-    to_dtype,
-)
+from neonlite.array_api.data_types import as_integers, as_number, check_arrays, convert, dlpack_values, to_dtype
 from neonlite.array_api.manipulation import stack
 from neonlite.backend.validation import checks_names
 from neonlite.optree import Operand
 from neonlite.typing import BackendBase
+
+
+def backend_on(device: str | None) -> Any:
+    """Return the current backend; ValueError unless it is on a device, if one is given."""
+    be = typing.current_backend()
+    check_device(be, device)
+    return be
 
 
 def _dtype(dtype: Any, default: str) -> np.dtype[Any]:
@@ -55,8 +55,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     >>> xp.asarray([True, False])
     Array([ True, False], dtype=bool)
     """
-    be = typing.current_backend()
-    check_device(be, device)
+    be = backend_on(device)
     if copy is False and not isinstance(obj, Array | Operand):
         raise ValueError(f"asarray: expected an Array, tensor or op-tree for copy=False, got {type(obj).__name__}.")
     dtype = None if dtype is None else as_dtype(dtype)
@@ -110,11 +109,10 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     Array
         The array.
     """
-    be = typing.current_backend()
-    check_device(be, device)
+    be = backend_on(device)
     if copy is False:
         raise BufferError("from_dlpack: expected copy=True or None, as the values are copied; got False.")
-    return x.__copy__() if isinstance(x, Array) else from_numpy(be, copy_from_dlpack(be, x))
+    return x.__copy__() if isinstance(x, Array) else from_numpy(be, dlpack_values(be, x))
 
 
 def empty(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None = None) -> Array:
@@ -318,8 +316,7 @@ def arange(
     Array
         The numbers.
     """
-    be = typing.current_backend()
-    check_device(be, device)
+    be = backend_on(device)
     numbers: list[Any] = [as_number(x) for x in ((0, start, step) if stop is None else (start, stop, step))]
     first, end, distance = numbers
     is_integer = all(isinstance(x, int) for x in numbers)
@@ -369,8 +366,7 @@ def linspace(
     Array
         The numbers.
     """
-    be = typing.current_backend()
-    check_device(be, device)
+    be = backend_on(device)
     dtype = _dtype(dtype, be.default_dtype_name)
     start, stop = as_number(start), as_number(stop)
     return from_numpy(be, np.linspace(start, stop, num, dtype=dtype, endpoint=endpoint), True)
@@ -397,6 +393,5 @@ def eye(
     Array
         The matrix.
     """
-    be = typing.current_backend()
-    check_device(be, device)
+    be = backend_on(device)
     return from_numpy(be, np.eye(n_rows, n_cols, k, dtype=_dtype(dtype, be.default_dtype_name)), True)

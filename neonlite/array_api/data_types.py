@@ -128,7 +128,7 @@ def convert(be: BackendBase, x: Any, dtype: np.dtype[Any] | None = None, name: s
     if isinstance(x, Operand):
         return from_operand(x)
     if hasattr(x, "__dlpack__") and not hasattr(x, "__array__"):
-        return from_numpy(be, from_dlpack(be, x))
+        return from_numpy(be, dlpack_values(be, x))
     values = to_host_array(be, x, dtype and dtype.name, name)
     first = x[0] if isinstance(x, list | tuple) and x else None
     # or a DataFrame, a buffer, or a list of arrays
@@ -138,7 +138,7 @@ def convert(be: BackendBase, x: Any, dtype: np.dtype[Any] | None = None, name: s
     return from_numpy(be, values, not is_array)
 
 
-def from_dlpack(be: BackendBase, x: Any) -> NumPyArray:
+def dlpack_values(be: BackendBase, x: Any) -> NumPyArray:
     """Return a copy of an array of another library as a NumPy array."""
     is_on_host = x.__dlpack_device__()[0] == 1  # kDLCPU
     return np.from_dlpack(x).copy() if is_on_host else be.from_dlpack(x).get()

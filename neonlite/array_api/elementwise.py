@@ -10,15 +10,7 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from neonlite.array_api.array import BOOL, DTYPE_OF_NAME, Array, as_boolean, as_dtype, new_array, result, same
-from neonlite.array_api.data_types import (
-    as_array,
-    check_array,
-    check_arrays,
-    convert,
-    promote,
-    promote_scalar,
-    to_dtype,
-)
+from neonlite.array_api.data_types import as_array, check_array, convert, promote, promote_scalar, to_dtype
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
 from neonlite.ops import OP_TABLE, OPS, Op
@@ -60,7 +52,7 @@ def unary(name: str, kinds: str = "", boolean: str = "") -> Callable[[Array], Ar
 
     def function(x: Array, /) -> Array:
         if type(x) is not Array:
-            (x,) = check_arrays(name, x)
+            x = check_array(name, x)
         if x._dtype.kind not in kinds:
             x = check_kind(name, kinds, x)
         is_bool = x._dtype is BOOL
@@ -143,8 +135,8 @@ def as_operands(name: str, x1: Any, x2: Any) -> tuple[Any, Any]:
     if type(x1) is not Array:
         x1, x2 = (x.item() if isinstance(x, np.generic) else x for x in (x1, x2))
         if type(x1) in SCALARS and (type(x2) is Array or type(x2) not in SCALARS):
-            return x1, check_arrays(name, x2)[0]
-        x1 = as_array(x1, x2) if type(x2) is Array else check_arrays(name, x1)[0]
+            return x1, check_array(name, x2)
+        x1 = as_array(x1, x2) if type(x2) is Array else check_array(name, x1)
     if type(x2) is not Array:
         x2 = x2.item() if isinstance(x2, np.generic) else x2
         x2 = x2 if type(x2) in SCALARS else as_array(x2, x1)
@@ -294,7 +286,7 @@ def positive(x: Array, /) -> Array:
     Array
         Its elements.
     """
-    (x,) = check_arrays("positive", x)
+    x = check_array("positive", x)
     return x.__copy__() if x.dtype.kind in REAL else check_kind("positive", REAL, x)
 
 
@@ -420,7 +412,7 @@ def as_limit(x: Array, limit: Any, inward: Callable[[float], int]) -> Any:
     if limit is None or x.dtype.kind not in "iu" or type(limit) is int:
         return limit
     if type(limit) is not float:
-        (limit,) = check_arrays("clip", limit)
+        limit = check_array("clip", limit)
         if promote(x.dtype, limit.dtype).kind == "f":
             raise TypeError(
                 f"clip: expected limits that can be cast to {x.dtype.name}, got {describe(limit)}. Cast one of "

@@ -636,12 +636,7 @@ def trace(x: Array, /, *, offset: int = 0, dtype: Any = None) -> Array:
 
 
 def vector_norm(
-    x: Array,
-    /,
-    *,
-    axis: int | Sequence[int] | None = None,
-    keepdims: bool = False,
-    ord: int | float = 2,
+    x: Array, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: int | float = 2
 ) -> Array:
     """Return the norms of vectors: the sum of ``|x|^ord``, to the power of 1 / ord.
 

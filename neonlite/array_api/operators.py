@@ -280,10 +280,6 @@ def _reshape(self: Array, *shape: Any) -> Array:
     return manipulation.reshape(self, shape[0] if len(shape) == 1 else shape)
 
 
-def _format(self: Array, spec: str) -> str:
-    return format(self.item(), spec) if spec else repr(self)
-
-
 def _astype(self: Array, dtype: Any, *, copy: bool = True, device: str | None = None) -> Array:
     """Return the array cast to a dtype, which is a keyword in NumPy's method: ``x.astype(dtype=xp.float64)``."""
     return data_types.astype(self, dtype, copy=copy, device=device)
@@ -294,14 +290,6 @@ def _round(self: Array, digits: int = 0) -> Array:
     if not digits:
         return elementwise.round(self)
     return result(reductions.numeric("round", elementwise.REAL, self).operand.round(digits), self.ndim, None, self)
-
-
-def _divmod(self: Array, other: Any) -> tuple[Array, Array]:
-    return self // other, self % other
-
-
-def _reflected_divmod(self: Array, other: Any) -> tuple[Array, Array]:
-    return other // self, other % self
 
 
 def _with_positional_axis(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -379,15 +367,9 @@ def install(functions: dict[str, Callable[..., Any]], linalg: dict[str, Callable
     for module, names in METHODS.items():
         for method in names:
             setattr(Array, method, _with_positional_axis(getattr(module, method)))
-    methods: dict[str, Any] = {
-        "__getitem__": manipulation.get,
-        "__setitem__": manipulation.assign,
-        "__reduce__": _reduce,
-    }
-    methods |= {"__format__": _format, "__round__": _round, "__divmod__": _divmod}
-    methods["__rdivmod__"] = _reflected_divmod
+    methods: dict[str, Any] = {"__getitem__": manipulation.get, "__setitem__": manipulation.assign}
+    methods |= {"__reduce__": _reduce, "__array_ufunc__": array_ufunc, "__array_function__": array_function}
     methods |= {"astype": _astype, "clip": elementwise.clip, "reshape": _reshape, "round": _round}
-    methods |= {"__array_ufunc__": array_ufunc, "__array_function__": array_function}
     for name, method in methods.items():
         setattr(Array, name, method)
     add_hints(ARRAY)(Array)

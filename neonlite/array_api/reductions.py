@@ -9,18 +9,7 @@ import numpy as np
 
 from neonlite.array_api.array import BOOL, Array, as_dtype, from_numpy, same, with_shape
 from neonlite.array_api.data_types import as_array, check_array, check_arrays, to_dtype
-from neonlite.array_api.elementwise import (
-    FLOAT,
-    REAL,
-    check_kind,
-    equal,
-    minimum,
-    not_equal,
-    pow,
-    select,
-    sqrt,
-    subtract,
-)  # fmt: skip
+from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, equal, minimum, not_equal, pow, select, sqrt
 from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, reshape, take
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
@@ -81,8 +70,7 @@ def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = F
     Array
         The sum.
     """
-    (x,) = check_arrays("sum", x)
-    x = accumulated(x, dtype)
+    x = accumulated(check_array("sum", x), dtype)
     return to_dtype(reduced("sum", x, axis, keepdims), x.dtype)
 
 
@@ -100,8 +88,7 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = 
     Array
         The product.
     """
-    (x,) = check_arrays("prod", x)
-    x = accumulated(x, dtype)
+    x = accumulated(check_array("prod", x), dtype)
     return to_dtype(reduced("prod", x, axis, keepdims), x.dtype)
 
 
@@ -119,8 +106,7 @@ def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     Array
         The largest element.
     """
-    x = numeric("max", REAL, x)
-    return reduced("max", x, axis, keepdims)
+    return reduced("max", numeric("max", REAL, x), axis, keepdims)
 
 
 @checks_names
@@ -137,8 +123,7 @@ def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     Array
         The smallest element.
     """
-    x = numeric("min", REAL, x)
-    return reduced("min", x, axis, keepdims)
+    return reduced("min", numeric("min", REAL, x), axis, keepdims)
 
 
 def count_of(x: Array, axis: Axis) -> int:
@@ -660,5 +645,5 @@ def diff(
         x = concat([part for part in (prepend, x, append) if part is not None], axis=i)
     head, tail = (slice(None),) * i + (slice(-1),), (slice(None),) * i + (slice(1, None),)
     for _ in range(n):
-        x = not_equal(x[tail], x[head]) if x.dtype == BOOL else subtract(x[tail], x[head])
+        x = not_equal(x[tail], x[head]) if x.dtype == BOOL else x[tail] - x[head]
     return same(x)

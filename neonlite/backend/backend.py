@@ -402,7 +402,7 @@ class Backend(
         Derivation
             The steps, which print as text, and in notebooks as LaTeX.
         """
-        from neonlite.derivation import derive  # when first used
+        from neonlite.explorer import derive  # when first used
 
         return derive(tree, tensors)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
@@ -120,8 +120,6 @@ class Tensor(Operand):
         Of a parameter: the name of its layer, and that of the layer's class.
     states : list of Tensor, optional
         Of a parameter: the states of its optimizer.
-    updates : (str, int), optional
-        Of a parameter: the kind of optimizer that the states belong to, and its number of updates.
 
     Examples
     --------
@@ -151,7 +149,7 @@ class Tensor(Operand):
         "storage",
         "storage_offset",
         "strides",
-        "updates",
+        "unread_updates",
         "view_op",
     )  # fmt: skip
 
@@ -185,7 +183,21 @@ class Tensor(Operand):
         self.rounding = False
         self.owner: tuple[str, str] | None = None
         self.states: list[Tensor] | None = None
-        self.updates: tuple[str, int] | None = None
+        self.unread_updates: tuple[str, int] | Callable[[], None] | None = None  # the updates, or what sets them
+
+    @property
+    def updates(self) -> tuple[str, int] | None:
+        """Of a parameter: the kind of optimizer that the states belong to, and its number of updates.
+
+        After steps of ``LossScaling``, to read it waits for the GPU.
+        """
+        if callable(self.unread_updates):
+            self.unread_updates()
+        return cast("tuple[str, int] | None", self.unread_updates)
+
+    @updates.setter
+    def updates(self, value: tuple[str, int] | None) -> None:
+        self.unread_updates = value
 
     @property
     def shape(self) -> Shape:

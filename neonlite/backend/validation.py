@@ -254,6 +254,11 @@ def instance(name: str, value: object, cls: type[T], kind: str, way_out: str = "
     return value
 
 
+def by_name(*classes: type[T], **others: Callable[[], T]) -> dict[str, Callable[[], T]]:
+    """Return classes by their names in lower case, and others by their keywords, in alphabetical order."""
+    return dict(sorted([*((cls.__name__.lower(), cls) for cls in classes), *others.items()]))
+
+
 def from_name(name: str, value: T | str, table: Mapping[str, Callable[[], T]], way_out: str = "") -> T:
     """Return the new object for a name in a table, case-insensitive, or a value that is not a string unchanged.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from neonlite.backend import NervanaObject
@@ -19,14 +18,7 @@ DataSet = TypeVar("DataSet", bound="NervanaDataIterator")
 Frequency = int | list[int]  # every n epochs or minibatches, or those of these indices
 
 # The order of the callbacks of one event: lower priorities run first.
-(
-    PRIORITY_UPDATE,
-    PRIORITY_RECORD,
-    PRIORITY_STOP,
-    PRIORITY_DISPLAY,
-    PRIORITY_SAVE,
-    PRIORITY_CHECKPOINT,
-) = range(6)
+PRIORITY_UPDATE, PRIORITY_RECORD, PRIORITY_STOP, PRIORITY_DISPLAY, PRIORITY_SAVE, PRIORITY_CHECKPOINT = range(6)
 
 
 class CallbackBase:
@@ -233,14 +225,3 @@ def check_floats(label: str, values: Any) -> list[float]:
 def check_dataset(label: str, dataset: DataSet, way_out: str = "") -> DataSet:
     """Return a data set; raise TypeError for anything else."""
     return with_attributes(label, dataset, "ndata __iter__", "a data set, such as ArrayIterator(X, y),", way_out)
-
-
-@contextmanager
-def preserve_position(dataset: NervanaDataIterator) -> Iterator[None]:
-    """Restore the position of a data set at the end, as it may be the training set."""
-    state = dataset.get_state() if hasattr(dataset, "get_state") else None
-    try:
-        yield
-    finally:
-        if hasattr(dataset, "set_state") and state is not None:
-            dataset.set_state(state)

@@ -299,17 +299,14 @@ class History(Mapping[str, list[float]]):
         """
         restored = History()
         try:
-            if not isinstance(state, dict):
-                raise TypeError
-            restored.histogram_offset = _check_int(state["histogram_offset"])
-            for name, records in state["records"].items():
-                restored.records[_check_str(name)] = [
-                    (epochs, _check_float(x)) for epochs, x in _check_increasing(records)
-                ]
-            for name, records in state["histograms"].items():
-                counts = restored.histograms[_check_str(name)] = [
-                    (epochs, [_check_int(n) for n in x]) for epochs, x in _check_increasing(records)
-                ]
+            saved: dict[str, Any] = _check_type(state, dict)
+            restored.histogram_offset = _check_type(saved["histogram_offset"], int)
+            for name, records in saved["records"].items():
+                pairs = _check_increasing(records)
+                restored.records[_check_type(name, str)] = [(epochs, _check_float(x)) for epochs, x in pairs]
+            for name, records in saved["histograms"].items():
+                counts = [(epochs, [_check_type(n, int) for n in x]) for epochs, x in _check_increasing(records)]
+                restored.histograms[_check_type(name, str)] = counts
                 if len({len(x) for _, x in counts}) > 1:
                     raise ValueError
         except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
@@ -343,8 +340,7 @@ class History(Mapping[str, list[float]]):
         with h5py.File(buffer, "w") as file:
             all_epochs = [*(x[-1][0] for x in self.records.values()), *(x[-1][0] for x in self.histograms.values())]
             file.create_group("config").attrs.update(
-                total_epochs=max(all_epochs, default=0.0),
-                hist_offset=self.histogram_offset,
+                total_epochs=max(all_epochs, default=0.0), hist_offset=self.histogram_offset
             )
             for name, records in self.records.items():
                 group, member = split_group(name)
@@ -496,22 +492,14 @@ def _write_dataset(file: Any, path: str, name: str, rows: list[list[float]]) -> 
 # --- checks of a state ---
 
 
-def _check_str(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _check_int(value: object) -> int:
-    if type(value) is not int:
+def _check_type(value: Any, *types: type) -> Any:
+    if type(value) not in types:
         raise TypeError
     return value
 
 
 def _check_float(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError
-    return float(value)
+    return float(_check_type(value, int, float))
 
 
 def _check_increasing(entries: Any) -> list[tuple[float, Any]]:

@@ -369,17 +369,13 @@ class TensorBoardLogger(Callback):
                 self.writer.add_scalar("/".join(split_group(name)), value, epoch + 1)
         self.writer.flush()
 
-    def on_train_end(self) -> None:
-        self.close()
-
-    def on_interrupt(self) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the file; ``fit`` opens another one in the same folder."""
         if self.writer is not None:
             self.writer.close()
             self.writer = None
+
+    on_train_end = on_interrupt = close
 
 
 class LiveCurves(Callback):
@@ -404,12 +400,12 @@ class LiveCurves(Callback):
     def __init__(self, update_thresh_s: float = 1.0) -> None:
         super().__init__()
         self.update_thresh_s = check_number("LiveCurves: update_thresh_s", update_thresh_s, 0)
-        self.display: LiveImage | None = None  # None outside of a notebook
+        self.display: NotebookDisplay | None = None  # None outside of a notebook
         self.last_update = -float("inf")
         self.is_current = True
 
     def on_train_begin(self, epochs: int) -> None:
-        self.display = LiveImage() if is_notebook(sys.stdout) else None
+        self.display = NotebookDisplay() if is_notebook(sys.stdout) else None
         self.last_update, self.is_current = -float("inf"), True
 
     def on_epoch_end(self, epoch: int) -> None:
@@ -417,25 +413,13 @@ class LiveCurves(Callback):
         if time.perf_counter() - self.last_update >= self.update_thresh_s:
             self.update()
 
-    def on_train_end(self) -> None:
-        self.update()
-
-    def on_interrupt(self) -> None:
-        self.update()
-
     def update(self) -> None:
         """Show the current curves, unless they are shown already."""
         if self.display is not None and not self.is_current:
-            self.display.update(png(self.callbacks.history.plot()))
+            self.display.show({"image/png": png(self.callbacks.history.plot()), "text/plain": "training curves"})
             self.last_update, self.is_current = time.perf_counter(), True
 
-
-class LiveImage(NotebookDisplay):
-    """An image in the output of a notebook cell that can be replaced."""
-
-    def update(self, image: bytes) -> None:
-        """Show a PNG image instead of the previous one."""
-        self.show({"image/png": image, "text/plain": "training curves"})
+    on_train_end = on_interrupt = update
 
 
 # --- the logger of neonlite, with neon's level DISPLAY ---

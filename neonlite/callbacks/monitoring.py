@@ -442,8 +442,7 @@ class ReduceOnPlateau(MonitorCallback):
     def on_train_end(self) -> None:
         self.reduce_schedules(1)
 
-    def on_interrupt(self) -> None:
-        self.reduce_schedules(1)
+    on_interrupt = on_train_end
 
     def on_plateau(self, epoch: int) -> None:
         self.scale *= self.factor

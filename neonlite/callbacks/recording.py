@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import isqrt, nan, prod
 from pathlib import Path
@@ -12,14 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import import_extra, instance, integer, sequence, with_attributes
-from neonlite.callbacks.callback import (
-    PRIORITY_SAVE,
-    PRIORITY_UPDATE,
-    Callback,
-    check_dataset,
-    check_floats,
-    preserve_position,
-)
+from neonlite.callbacks.callback import PRIORITY_SAVE, PRIORITY_UPDATE, Callback, check_dataset, check_floats
 from neonlite.files import check_writable, write_atomic
 from neonlite.layers import BatchNorm
 from neonlite.messages import describe
@@ -263,6 +257,17 @@ class MultiLabelStatsCallback(EvalCallback):
         """
         fractions: NDArray[floating] = self.metric.column_values(y, t).asnumpyarray()[:, calcrange].mean(axis=1)
         return fractions
+
+
+@contextmanager
+def preserve_position(dataset: NervanaDataIterator) -> Iterator[None]:
+    """Restore the position of a data set at the end, as it may be the training set."""
+    state = dataset.get_state() if hasattr(dataset, "get_state") else None
+    try:
+        yield
+    finally:
+        if hasattr(dataset, "set_state") and state is not None:
+            dataset.set_state(state)
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------

@@ -38,26 +38,17 @@ def make_parser() -> ConfigParser:
     )
     parser.add_argument("--version", action="version", version=f"neonlite {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    rows: tuple[tuple[Callable[..., None], Callable[[ConfigParser], None] | None, str, str], ...] = (
-        (commands.run_train, add_train_options, "train", "train a network on a data set or a CSV file"),
-        (commands.run_eval, add_eval_options, "eval", "evaluate a saved network on a validation set or a CSV file"),
-        (
-            commands.run_predict,
-            add_predict_options,
-            "predict",
-            "print the predictions of a saved network for a CSV file, as CSV",
-        ),
-        (commands.run_sample, add_sample_options, "sample", "generate text with a network trained on text"),
-        (commands.run_info, None, "info", "list the installed runtimes, and how to install the others"),
-        (commands.run_draw, add_draw_options, "draw", "print a network: layers, shapes, parameters, memory"),
-        (
-            commands.run_bench,
-            add_bench_options,
-            "bench",
-            "measure training steps of networks on every installed runtime",
-        ),
+    rows: tuple[tuple[Callable[..., None], Callable[[ConfigParser], None] | None, str], ...] = (
+        (commands.run_train, add_train_options, "train a network on a data set or a CSV file"),
+        (commands.run_eval, add_eval_options, "evaluate a saved network on a validation set or a CSV file"),
+        (commands.run_predict, add_predict_options, "print the predictions of a saved network for a CSV file, as CSV"),
+        (commands.run_sample, add_sample_options, "generate text with a network trained on text"),
+        (commands.run_info, None, "list the installed runtimes, and how to install the others"),
+        (commands.run_draw, add_draw_options, "print a network: layers, shapes, parameters, memory"),
+        (commands.run_bench, add_bench_options, "measure training steps of networks on every installed runtime"),
     )
-    for handler, add_options, name, description in rows:
+    for handler, add_options, description in rows:
+        name = handler.__name__.removeprefix("run_")
         command: ConfigParser = subparsers.add_parser(name, help=description, description=description)
         command.add_options = add_options
         command.set_defaults(handler=handler)
@@ -74,24 +65,17 @@ def add_train_options(train: ConfigParser) -> None:
     train.add_argument("dataset", type=dataset_or_csv, help=f"{', '.join(RECIPES)}, or a CSV file")
     networks = [*MODELS, *LANGUAGE_MODELS]
     train.add_argument("--model", choices=networks, help="%(choices)s (default: the recommended one for the data set)")
-    add_option(
-        train,
-        "epochs",
-        "-e",
-        of=Model.fit,
-        help="maximum number of epochs, in total with --resume; the learning rate decreases over this number, also if "
-        f"training ends earlier (default: that of the recipe; {commands.CSV_EPOCHS} for a CSV file)",
+    epochs = (
+        "maximum number of epochs, in total with --resume; the learning rate decreases over this number, also if "
+        f"training ends earlier (default: that of the recipe; {commands.CSV_EPOCHS} for a CSV file)"
     )
-    add_option(
-        train,
-        "patience",
-        of=EarlyStop,
-        type=non_negative_int,
-        metavar="N",
-        help="end training when the validation cost has not fallen for N epochs; the weights with the lowest cost are "
+    add_option(train, "epochs", "-e", of=Model.fit, help=epochs)
+    patience = (
+        "end training when the validation cost has not fallen for N epochs; the weights with the lowest cost are "
         "restored. 0: train all epochs and use the last weights; with --resume, continue also after training has "
-        "ended early (default: %(default)s)",
+        "ended early (default: %(default)s)"
     )
+    add_option(train, "patience", of=EarlyStop, type=non_negative_int, metavar="N", help=patience)
     batch_sizes = f"batch size (default: that of the recipe; {commands.CSV_BATCH_SIZE} for a CSV file)"
     add_option(train, "batch_size", "-z", of=Model.fit, help=batch_sizes)
     add_option(train, "optimizer", of=Model.fit, choices=OPTIMIZERS, help="%(choices)s (default: adam)")
@@ -104,41 +88,27 @@ def add_train_options(train: ConfigParser) -> None:
     add_seed_option(train)
     add_common_options(train, data=True)
     processes = train.add_argument_group("options for several processes", "needs: pip install 'neonlite[mpi]'")
-    add_option(
-        processes,
-        "processes",
-        "-n",
-        type=positive_int,
-        default=1,
-        metavar="N",
-        help="train in N processes, which compute equal parts of each minibatch: the result does not depend on N, "
-        "except for rounding and batch normalization (default: %(default)s)",
+    numbers = (
+        "train in N processes, which compute equal parts of each minibatch: the result does not depend on N, "
+        "except for rounding and batch normalization (default: %(default)s)"
     )
+    add_option(processes, "processes", "-n", type=positive_int, default=1, metavar="N", help=numbers)
     hosts = "the hosts of the processes, such as host1:2,host2:2, or a host file (default: this host)"
     add_option(processes, "hosts", of=run, help=hosts)
     restarts = "after a process has failed, start all again from the checkpoint of --save, up to N times (default: 0)"
     add_option(processes, "restarts", of=run, type=non_negative_int, metavar="N", help=restarts)
     table = train.add_argument_group("options for a CSV file")
     add_option(table, "target", metavar="COLUMN", help="the column to predict; the other columns are the inputs")
-    add_option(
-        table,
-        "task",
-        choices=("classify", "regress"),
-        help="predict classes or numbers (default: classes for text, and for integers with at most "
-        f"{commands.MAX_INTEGER_CLASSES} different values; else numbers)",
+    tasks = (
+        "predict classes or numbers (default: classes for text, and for integers with at most "
+        f"{commands.MAX_INTEGER_CLASSES} different values; else numbers)"
     )
+    add_option(table, "task", choices=("classify", "regress"), help=tasks)
     sizes = f"sizes of the hidden layers (default: {' '.join(map(str, commands.HIDDEN_SIZES))})"
     add_option(table, "hidden", of=csv_mlp, nargs="+", metavar="SIZE", help=sizes)
-    add_option(
-        table,
-        "validation_split",
-        of=Model.fit,
-        type=fraction,
-        default=None,
-        metavar="FRACTION",
-        help="fraction of the rows to validate on, at random; 0 disables --patience "
-        f"(default: {commands.VALIDATION_SPLIT})",
-    )
+    default = f"0 disables --patience (default: {commands.VALIDATION_SPLIT})"
+    split = f"fraction of the rows to validate on, at random; {default}"
+    add_option(table, "validation_split", of=Model.fit, type=fraction, default=None, metavar="FRACTION", help=split)
     add_option(table, "ignore", nargs="+", metavar="COLUMN", help="columns that are not inputs")
 
 
@@ -158,13 +128,11 @@ def add_predict_options(predict: ConfigParser) -> None:
     predict.add_argument("dataset", type=Path, metavar="CSV", help="the rows; columns that are not inputs are ignored")
     add_option(predict, "proba", action="store_true", help="print the probability of each class")
     add_option(predict, "output", "-o", type=Path, help="write to FILE instead of standard output")
-    add_option(
-        predict,
-        "safe_cells",
-        action="store_true",
-        help="for spreadsheets: quote all cells, and write ' before those that are formulas for them, which start with "
-        "=, +, -, @, a tab or a line break and are not numbers",
+    cells = (
+        "for spreadsheets: quote all cells, and write ' before those that are formulas for them, which start with "
+        "=, +, -, @, a tab or a line break and are not numbers"
     )
+    add_option(predict, "safe_cells", action="store_true", help=cells)
     add_common_options(predict)
 
 

@@ -20,18 +20,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TextIO
 
+from neonlite import files
 from neonlite.backend import gen_backend
 from neonlite.backend.runtimes import info
-from neonlite.files import (
-    check_output,
-    check_writable,
-    encodable,
-    is_stream,
-    printable,
-    same_file,
-    write_atomic,
-    write_output,
-)
+from neonlite.files import check_writable, encodable, printable, same_file, write_atomic
 from neonlite.messages import did_you_mean, listed
 from neonlite.version import __version__
 
@@ -151,7 +143,7 @@ def load_data(
     """
     from neonlite.backend import current_backend
     from neonlite.data import DATASETS
-    from neonlite.data.corpora import load_corpus
+    from neonlite.data.datasets import load_corpus
 
     if name == "text":
         options = {key: metadata[key] for key in ("vocab", "time_steps") if metadata and key in metadata}
@@ -240,7 +232,7 @@ def run_predict(args: argparse.Namespace) -> None:
     from neonlite.models import Model
 
     if args.output:
-        check_output("--output", args.output)
+        files.check_output("--output", args.output)
         for what, path in ("the data", args.dataset), ("the checkpoint", args.file):
             if same_file(path, args.output):
                 raise ValueError(f"--output and {what} are one file, {path}; expected two files")
@@ -259,7 +251,7 @@ def run_predict(args: argparse.Namespace) -> None:
         rows = (model.predict(X) if model.classes is None else model.predict_classes(X)).reshape(-1, 1)
     text = format_csv([header, *(map(str, row) for row in rows)], args.safe_cells)
     if args.output:
-        write_output(args.output, text.encode())
+        files.write_output(args.output, text.encode())
     elif sys.stdout and sys.stdout.isatty():
         say(text, end="")
     elif sys.stdout:  # the bytes of --output, whatever the encoding of standard output is
@@ -427,7 +419,7 @@ def run_train(args: argparse.Namespace) -> None:
     check_distinct_files(args)
     if args.save:
         check_replaceable("--save", args.save)
-    if is_csv and args.processes > 1 and is_stream(args.dataset):
+    if is_csv and args.processes > 1 and files.is_stream(args.dataset):
         raise ValueError(f"-n {args.processes}: expected a file, which each process reads; {args.dataset} is a FIFO")
     rank, size = join_processes(args)
     (train_on_csv if is_csv else train_on_dataset)(args, rank, size)

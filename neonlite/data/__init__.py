@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING
 
 # fmt: off
 # ruff: isort: off
-from neonlite.data.corpora import PTB, Corpus, HutterPrize, Shakespeare, TextNMT, python_docs, text_file
 from neonlite.data.datasets import (
-    CIFAR10, DATASETS, IMDB, MNIST, Dataset, cifar10, digits, fashion, iris, mnist, mnist5k,
+    CIFAR10, DATASETS, IMDB, MNIST, PTB, Corpus, Dataset, HutterPrize, Shakespeare, cifar10, digits, fashion, iris,
+    mnist, mnist5k, python_docs, text_file,
 )
 from neonlite.data.file_formats import HDF5Iterator, HDF5IteratorAutoencoder, HDF5IteratorOneHot
 from neonlite.data.iterator import ArrayIterator, NervanaDataIterator
 from neonlite.data.minibatches import Crop, Flip, MappedArray, Shift
 from neonlite.data.sequences import CopyTask, PrioritySortTask, RepeatCopyTask, Reversal, Task, Ticker, TimeSeries
-from neonlite.data.text import TOKENIZERS, Text, clean_string, get_paddedXY, pad_data, pad_sentences
+from neonlite.data.text import TOKENIZERS, Text, TextNMT, clean_string, get_paddedXY, pad_data, pad_sentences
 from neonlite.name_hints import module_getattr
 
 __all__ = [

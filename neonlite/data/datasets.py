@@ -1,15 +1,15 @@
-"""Data set loaders: digits, iris, Fashion-MNIST, MNIST and CIFAR-10, also with neon's class names."""
+"""Data set loaders, also with neon's class names: digits, iris, Fashion-MNIST, MNIST, CIFAR-10, and corpora of text."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from neonlite.backend import current_backend
 from neonlite.backend.validation import check_boolean_fields, check_number, checks_arguments, integer, one_of
 from neonlite.data import file_formats
+from neonlite.data.file_formats import SearchLocation, find_files
 from neonlite.data.iterator import ArrayIterator, NervanaDataIterator
 from neonlite.data.minibatches import Augmentation
-from neonlite.data.text import clean_string, get_paddedXY, read_text
-from neonlite.messages import truncate_message
+from neonlite.data.text import Text, Tokenizer, clean_string, get_paddedXY, get_tokenizer, read_text, split_text
 from neonlite.name_hints import DATASET, add_hints
 
 PACKAGE_DATA_DIR = Path(__file__).parent / "files"
@@ -28,7 +28,6 @@ DEBIAN_DATA_DIR = Path("/usr/share/datasets")
 DIGIT_CLASSES = tuple("0123456789")
 Array = NDArray[Any]
 DataIterator = TypeVar("DataIterator", bound=NervanaDataIterator)
-SearchLocation = tuple[Path | None, str, str]  # a folder, its label if it is None, how to install files there
 
 
 class NamedIterators(Generic[DataIterator]):
@@ -216,76 +215,6 @@ class Dataset(NamedIterators[ArrayIterator]):
         return iterators[setname != "train"]
 
 
-# --- search for files ----------------------------------------------------------------------------------------------
-
-
-def find_files(
-    name: str,
-    choices: Sequence[Sequence[str]],
-    path: str | Path | None = None,
-    locations: Sequence[SearchLocation] = (),
-    urls: dict[str, str] | None = None,
-) -> list[Path]:
-    """Return the paths of the files of a data set, each of which may be a .gz, from the first complete location.
-
-    ``choices``: alternative lists of files; one complete list is sufficient. ``path``: a folder, or a file if a list
-    consists of a single file; no other location is searched, unless ``path`` is None or empty. ``urls``: maps the URL
-    of each file to its SHA-256. Raise FileNotFoundError that lists every location searched, with the commands that
-    install the files.
-    """
-    expected = ", or ".join(", ".join(files) for files in choices)
-    if path not in (None, ""):
-        path = Path(path)
-        files = [path] if path.is_file() and min(map(len, choices)) == 1 else _find_all(path, choices)
-        if files is None:
-            missing = [file for file in choices[-1] if not _find_file(path, file)]
-            got = "does not exist" if not path.exists() else f"has no {', '.join(missing)}"
-            raise FileNotFoundError(f"{name}: expected {expected}, optionally as .gz; {path} {got}")
-        return files
-    home = os.environ.get("NEONLITE_DATA")
-    data_dir = Path(home) / name if home else None
-    searched = []
-    first = (data_dir, "$NEONLITE_DATA, not set", f"export NEONLITE_DATA=folder, with the files in folder/{name}/")
-    for folder, label, hint in (first, *locations):
-        files = None if folder is None else _find_all(folder, choices)
-        if files is not None:
-            return files
-        searched.append(f"{folder or label}: {hint}")
-    try:
-        if urls:
-            return _download(data_dir or name, urls)
-    except (ImportError, OSError, ValueError) as error:
-        searched.append(f"{next(iter(urls or ()))}: {truncate_message(error)}")
-    lines = "\n  ".join([*searched, f"{name}(path=folder): the folder of the files"])
-    raise FileNotFoundError(f"{name}: expected {expected}, found in none of these locations:\n  {lines}")
-
-
-def _find_file(folder: Path, file: str) -> Path | None:
-    """Return the path of a file, or of its .gz, in a folder; None if the folder has neither."""
-    return next((path for path in (folder / file, folder / f"{file}.gz") if path.is_file()), None)
-
-
-def _find_all(folder: Path, choices: Sequence[Sequence[str]]) -> list[Path] | None:
-    """Return the paths of the files of the first list that is complete in a folder; None if no list is."""
-    for files in choices:
-        paths = [path for path in (_find_file(folder, file) for file in files) if path is not None]
-        if len(paths) == len(files):
-            return paths
-    return None
-
-
-def _download(target: Path | str, urls: dict[str, str]) -> list[Path]:
-    """Download files to a folder, or to a subfolder of the user's cache, and return their paths."""
-    try:
-        import pooch
-    except ImportError as error:
-        raise ImportError('pip install "neonlite[datasets]" to download it') from error
-    folder = target if isinstance(target, Path) else Path(pooch.os_cache("neonlite")) / target
-    return [
-        Path(pooch.retrieve(url, f"sha256:{sha256}", url.rsplit("/", 1)[1], folder)) for url, sha256 in urls.items()
-    ]
-
-
 # --- included in the package -----------------------------------------------------------------------------------------
 
 
@@ -361,12 +290,7 @@ def split_every_fifth(X: Array, y: Array) -> tuple[tuple[Array, Array], tuple[Ar
 
 # --- loaded from files ---------------------------------------------------------------------------------------------
 
-MNIST_FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
+MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 MNIST_URL = "https://storage.googleapis.com/cvdf-datasets/mnist"
 FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 FASHION_CLASSES = (
@@ -774,3 +698,238 @@ def read_reviews(folder: Path) -> list[tuple[list[str], int]]:
             raise FileNotFoundError(f"IMDB: expected reviews *.txt in {folder / name}, got none.")
         reviews += [(clean_string(read_text(file).replace("<br />", " ")).split(), label) for file in files]
     return reviews
+
+
+# --- text corpora ---------------------------------------------------------------------------------------------------
+
+
+class Corpus(NamedIterators[Text]):
+    """Training, validation and test texts with a common vocabulary.
+
+    Parameters
+    ----------
+    name : str
+        Name of the corpus.
+    texts : dict of str to str
+        The texts "train", "valid" and optionally "test".
+    time_steps : int
+        Number of time steps per minibatch.
+    **options
+        Passed to ``Text``.
+    """
+
+    def __init__(self, name: str, texts: Mapping[str, str], time_steps: int, **options: object) -> None:
+        self.name, self.texts, self.time_steps = name, dict(texts), time_steps
+        self.options = cast(dict[str, Any], options)
+        name_or_function = self.options.get("tokenizer")
+        tokenizer = get_tokenizer(name_or_function)
+        if self.options.get("vocab") is None:
+            # a string is a sequence of characters
+            parts = texts.values() if name_or_function in (None, "characters") else map(tokenizer, texts.values())
+            self.options["vocab"] = sorted(set().union(*parts))
+        self.vocab: list[str] = Text.get_vocab((), self.options["vocab"])
+        self._iterators: dict[str, Text] = {}
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{part} {len(text):,}" for part, text in self.texts.items())
+        return f"{self.name}: {sizes} characters, {len(self.vocab)} tokens"
+
+    @property
+    def nclass(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return len(self.vocab)
+
+    def iterator(self, part: str) -> Text:
+        """Return the iterator over one of the texts, created once for each backend.
+
+        Parameters
+        ----------
+        part : str
+            "train", "valid" or "test".
+        """
+        iterator = self._iterators.get(part)
+        if iterator is None or iterator.be is not current_backend():
+            one_of(f"{self.name}: part", part, self.texts)
+            iterator = Text(self.time_steps, text=self.texts[part], name=f"{self.name}.{part}", **self.options)
+            self._iterators[part] = iterator
+        return iterator
+
+    def iterators(self, batch_size: int | None = None) -> tuple[Text, Text]:
+        """Return the iterators over the training and the validation text.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+            New batch size of the backend; default: unchanged.
+        """
+        if batch_size is not None:
+            current_backend().bsz = batch_size
+        return self.train_iter, self.valid_iter
+
+    def gen_iterators(self) -> dict[str, Text]:
+        """Return the iterators over all texts by name."""
+        return {part: self.iterator(part) for part in self.texts}
+
+    def get_iterator(self, setname: str) -> Text:
+        """Return ``iterator(setname)``.
+
+        Parameters
+        ----------
+        setname : str
+            "train", "valid" or "test".
+        """
+        return self.iterator(setname)
+
+
+def python_docs(time_steps: int = 64, valid_split: float = 0.1, **options: object) -> Corpus:
+    """Return the Python documentation as a corpus: the topics of ``help()``, about 370,000 characters of English.
+
+    Repeated paragraphs are included once, so that the validation text does not repeat the training text. The text, and
+    therefore every result, depends on the version of Python.
+
+    Parameters
+    ----------
+    time_steps : int
+        Number of time steps per minibatch.
+    valid_split : float
+        Fraction of the text for validation.
+    **options
+        Passed to ``Text``.
+
+    Raises
+    ------
+    ImportError
+        If this Python has no ``pydoc_data``.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise ImportError(
+            "python_docs: expected the module pydoc_data, which this Python lacks. Use text_file(path) instead"
+        ) from error
+    paragraphs: dict[str, str] = {}
+    for topic in sorted(topics):
+        for paragraph in topics[topic].split("\n\n"):
+            paragraphs.setdefault(" ".join(paragraph.split()), paragraph)
+    text = "\n\n".join(paragraphs.values())
+    train, valid = split_text("python_docs", text, valid_split)
+    return Corpus("python_docs", {"train": train, "valid": valid}, time_steps, **options)
+
+
+def text_file(path: str | Path, time_steps: int = 64, valid_split: float = 0.1, **options: object) -> Corpus:
+    """Return the text of a file as a corpus; the last part is the validation text.
+
+    Parameters
+    ----------
+    path : path-like
+        A UTF-8 file, or a .gz of one.
+    time_steps : int
+        Number of time steps per minibatch.
+    valid_split : float
+        Fraction of the text for validation.
+    **options
+        Passed to ``Text``.
+    """
+    train, valid = split_text(str(path), read_text(path), valid_split)
+    return Corpus(Path(path).stem, {"train": train, "valid": valid}, time_steps, **options)
+
+
+def load_corpus(path: str | Path | None = None, time_steps: int = 64, **options: Any) -> Corpus:
+    """Return a text file as a corpus with token ids as inputs; used by ``neonlite train text``.
+
+    Parameters
+    ----------
+    path : path-like, optional
+        A UTF-8 file, or a .gz of one (default: the Python documentation, see ``python_docs``).
+    time_steps : int
+        Number of time steps per minibatch.
+    **options
+        Passed to ``Text``.
+    """
+    options = {"onehot_input": False, **options}
+    return python_docs(time_steps, **options) if path is None else text_file(path, time_steps, **options)
+
+
+class Shakespeare(Corpus):
+    """Shakespeare's works, from shakespeare_input.txt or input.txt; the last tenth is the validation text.
+
+    Parameters
+    ----------
+    timesteps : int
+        Number of time steps per minibatch.
+    path : path-like, optional
+        The file or its folder (default: $NEONLITE_DATA/shakespeare).
+    **options
+        Passed to ``Text``.
+
+    References
+    ----------
+    Karpathy, "The Unreasonable Effectiveness of Recurrent Neural Networks", 2015.
+    """
+
+    def __init__(self, timesteps: int, path: str | Path | None = None, **options: object) -> None:
+        (file,) = find_files("shakespeare", [["shakespeare_input.txt"], ["input.txt"]], path)
+        train, valid = split_text(str(file), read_text(file), 0.1)
+        super().__init__("shakespeare", {"train": train, "valid": valid}, timesteps, **options)
+
+
+class PTB(Corpus):
+    """The Penn Treebank, from ptb.train.txt, ptb.valid.txt and optionally ptb.test.txt.
+
+    Parameters
+    ----------
+    timesteps : int
+        Number of time steps per minibatch.
+    path : path-like, optional
+        The folder of the files (default: $NEONLITE_DATA/ptb).
+    onehot_input : bool
+        One-hot inputs; otherwise token ids.
+    tokenizer : str or callable, optional
+        As for ``Text``; "newline_tokenizer" returns words, with <eos> at the end of each line.
+    reverse_target, get_prev_target : bool
+        As for ``Text``.
+
+    References
+    ----------
+    Mikolov, Karafiat, Burget, Cernocky and Khudanpur, "Recurrent neural network based language model", 2010.
+    """
+
+    @checks_arguments
+    def __init__(
+        self,
+        timesteps: int,
+        path: str | Path | None = None,
+        onehot_input: bool = True,
+        tokenizer: str | Tokenizer | None = None,
+        reverse_target: bool = False,
+        get_prev_target: bool = False,
+    ) -> None:
+        names = [f"ptb.{part}.txt" for part in ("train", "valid", "test")]
+        files = find_files("ptb", [names, names[:2]], path)
+        texts = {part: read_text(file) for part, file in zip(("train", "valid", "test"), files, strict=False)}
+        options = {"reverse_target": reverse_target, "get_prev_target": get_prev_target, "onehot_input": onehot_input}
+        super().__init__("ptb", texts, timesteps, tokenizer=tokenizer, **options)
+
+
+class HutterPrize(Corpus):
+    """The first 100 MB of Wikipedia, enwik8: 90 % for training, 5 % for validation, 5 % for testing.
+
+    Parameters
+    ----------
+    timesteps : int
+        Number of time steps per minibatch.
+    path : path-like, optional
+        The file or its folder (default: $NEONLITE_DATA/enwik8).
+    **options
+        Passed to ``Text``.
+
+    References
+    ----------
+    Hutter, "The human knowledge compression prize", 2006.
+    """
+
+    def __init__(self, timesteps: int, path: str | Path | None = None, **options: object) -> None:
+        (file,) = find_files("enwik8", [["enwik8"]], path)
+        train, rest = split_text(str(file), read_text(file), 0.1)
+        valid, test = split_text(str(file), rest, 0.5)
+        super().__init__("enwik8", {"train": train, "valid": valid, "test": test}, timesteps, **options)

@@ -1,9 +1,10 @@
-"""Readers of data files: gzip, idx, CSV, tar, CIFAR-10 records; HDF5Iterator reads minibatches in the background."""
+"""Readers of data files, gzip, idx, CSV, tar and CIFAR-10, and where to find them; HDF5Iterator, in the background."""
 
 from __future__ import annotations
 
 import gzip
 import math
+import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ MAX_CIFAR10_BYTES = 10_000 * CIFAR10_RECORD_BYTES  # a file has 10,000 images
 MAX_CSV_BYTES = 1 << 26  # the largest table, mnist_5k.csv, has 5,000 rows of 785 values
 MAX_TAR_MEMBERS = 1000  # a data set has fewer, a malicious archive may have millions
 CHUNK_BYTES = 1 << 20  # bytes decompressed at a time
+SearchLocation = tuple[Path | None, str, str]  # a folder, its label if it is None, how to install files there
 LIMIT_HINT = " Set the environment variable NEONLITE_MAX_FILE_BYTES=N to allow N bytes."
 
 
@@ -196,6 +198,76 @@ def check_images(label: str, images: NDArray[Any], labels: NDArray[Any], nclass:
         raise ValueError(f"{label}: expected values from 0 to {max_value}, got {low} to {high}.")
 
 
+# --- search for files ----------------------------------------------------------------------------------------------
+
+
+def find_files(
+    name: str,
+    choices: Sequence[Sequence[str]],
+    path: str | Path | None = None,
+    locations: Sequence[SearchLocation] = (),
+    urls: dict[str, str] | None = None,
+) -> list[Path]:
+    """Return the paths of the files of a data set, each of which may be a .gz, from the first complete location.
+
+    ``choices``: alternative lists of files; one complete list is sufficient. ``path``: a folder, or a file if a list
+    consists of a single file; no other location is searched, unless ``path`` is None or empty. ``urls``: maps the URL
+    of each file to its SHA-256. Raise FileNotFoundError that lists every location searched, with the commands that
+    install the files.
+    """
+    expected = ", or ".join(", ".join(files) for files in choices)
+    if path not in (None, ""):
+        path = Path(path)
+        files = [path] if path.is_file() and min(map(len, choices)) == 1 else _find_all(path, choices)
+        if files is None:
+            missing = [file for file in choices[-1] if not _find_file(path, file)]
+            got = "does not exist" if not path.exists() else f"has no {', '.join(missing)}"
+            raise FileNotFoundError(f"{name}: expected {expected}, optionally as .gz; {path} {got}")
+        return files
+    home = os.environ.get("NEONLITE_DATA")
+    data_dir = Path(home) / name if home else None
+    searched = []
+    first = (data_dir, "$NEONLITE_DATA, not set", f"export NEONLITE_DATA=folder, with the files in folder/{name}/")
+    for folder, label, hint in (first, *locations):
+        files = None if folder is None else _find_all(folder, choices)
+        if files is not None:
+            return files
+        searched.append(f"{folder or label}: {hint}")
+    try:
+        if urls:
+            return _download(data_dir or name, urls)
+    except (ImportError, OSError, ValueError) as error:
+        searched.append(f"{next(iter(urls or ()))}: {truncate_message(error)}")
+    lines = "\n  ".join([*searched, f"{name}(path=folder): the folder of the files"])
+    raise FileNotFoundError(f"{name}: expected {expected}, found in none of these locations:\n  {lines}")
+
+
+def _find_file(folder: Path, file: str) -> Path | None:
+    """Return the path of a file, or of its .gz, in a folder; None if the folder has neither."""
+    return next((path for path in (folder / file, folder / f"{file}.gz") if path.is_file()), None)
+
+
+def _find_all(folder: Path, choices: Sequence[Sequence[str]]) -> list[Path] | None:
+    """Return the paths of the files of the first list that is complete in a folder; None if no list is."""
+    for files in choices:
+        paths = [path for path in (_find_file(folder, file) for file in files) if path is not None]
+        if len(paths) == len(files):
+            return paths
+    return None
+
+
+def _download(target: Path | str, urls: dict[str, str]) -> list[Path]:
+    """Download files to a folder, or to a subfolder of the user's cache, and return their paths."""
+    try:
+        import pooch
+    except ImportError as error:
+        raise ImportError('pip install "neonlite[datasets]" to download it') from error
+    folder = target if isinstance(target, Path) else Path(pooch.os_cache("neonlite")) / target
+    return [
+        Path(pooch.retrieve(url, f"sha256:{sha256}", url.rsplit("/", 1)[1], folder)) for url, sha256 in urls.items()
+    ]
+
+
 # --- HDF5Iterator: minibatches read from an HDF5 file by a background thread ---
 
 
@@ -251,7 +323,6 @@ class HDF5Iterator(ResumableIterator):
     def __init__(self, hdf_filename: str | Path, name: str | None = None, check_finite: bool = True) -> None:
         super().__init__(name)
         self.check_finite = bool(check_finite)
-        self.be = self.be  # keep this backend if another one becomes current
         self.hdf_filename = str(hdf_filename)
         with open_hdf5(hdf_filename) as file, reading(self.hdf_filename):
             shapes = {key: getattr(x, "shape", ()) for key, x in file.items()}

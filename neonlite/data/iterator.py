@@ -110,6 +110,10 @@ class ResumableIterator(NervanaDataIterator):
     _batch_size = 0  # of the minibatches that ``minibatch`` counts; be.bsz may be that of a partial minibatch
     block_rows = 0  # rows of a block of a file, by which rows are shuffled; 0 for data in memory
 
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.be = self.be  # keep this backend if another one becomes current
+
     @property
     def nbatches(self) -> int:
         """Number of minibatches of this epoch. It may vary by one, as the last one uses rows of the next epoch."""
@@ -312,7 +316,6 @@ class ArrayIterator(ResumableIterator):
         sample_weight: ArrayLike | None = None,
     ) -> None:
         super().__init__(name)
-        self.be = self.be  # keep this backend if another one becomes current
         self.nclass, self.lshape, self.make_onehot = nclass, lshape, make_onehot
         self.check_finite = bool(check_finite)
         self.shuffle, self.partial_last, self.scale = bool(shuffle), bool(partial_last), scale
@@ -322,10 +325,7 @@ class ArrayIterator(ResumableIterator):
         self._check_lengths(arrays, y if y is None else to_array(self.name, y, "y"))
         if scale is not None:
             factor, offset = scale if isinstance(scale, tuple) and len(scale) == 2 else (scale, 0.0)
-            scale = (
-                check_number(f"{self.name}: scale", factor),
-                check_number(f"{self.name}: offset of scale", offset),
-            )
+            scale = (check_number(f"{self.name}: scale", factor), check_number(f"{self.name}: offset of scale", offset))
             if not scale[0]:
                 raise ValueError(f"{self.name}: expected a factor other than 0 for scale, got 0: all inputs are equal.")
             self.preprocessing = minibatches.Preprocessing(

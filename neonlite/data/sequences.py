@@ -7,7 +7,7 @@ tasks are random: row i of epoch e is a pure function of the seed, e and i.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from neonlite.backend.batch_size import complete_batch_size
 from neonlite.backend.tensor import OneHot
 from neonlite.backend.validation import instance, integer
 from neonlite.data.iterator import IteratorState, Minibatch, ResumableIterator, check_all_finite
-from neonlite.data.minibatches import BufferPool, Epoch, random_bits
+from neonlite.data.minibatches import BufferPool, Epoch, bounded_integers, random_bits
 from neonlite.typing import ArrayLike, is_real_array
 
 Array = NDArray[Any]
@@ -47,21 +47,18 @@ class SequenceBuffers(BufferPool[tuple[Tensor, Tensor]]):
 class TokenBuffers(BufferPool[tuple[Tensor, Tensor, OneHot | None]]):
     """The tensors that minibatches of tokens are written to: int32 ids (1, T * N), or one-hot (V, T * N).
 
-    ``shape`` is (1, T) or (V, T). With ``allow_missing``, the id -1 means no token; its one-hot column is zero.
+    ``shape`` is (1, T) or (V, T). The id -1 means no token; its one-hot column is zero.
     """
 
-    def __init__(
-        self, be: Backend, vocab_size: int, time_steps: int, onehot: bool, name: str, allow_missing: bool = False
-    ) -> None:
+    def __init__(self, be: Backend, vocab_size: int, time_steps: int, onehot: bool, name: str) -> None:
         super().__init__()
-        self.allow_missing, self.name, self.shape = allow_missing, name, (vocab_size if onehot else 1, time_steps)
-        self.onehot = onehot
+        self.name, self.shape, self.onehot = name, (vocab_size if onehot else 1, time_steps), onehot
         self._ids = SequenceBuffers(be, 1, time_steps, f"{name}.ids" if onehot else name, "int32")
 
     def create(self, num_columns: int) -> tuple[Tensor, Tensor, OneHot | None]:
         """Return the ids, their view, and the one-hot tensor, if there is one."""
         ids, view = self._ids.create(num_columns)
-        return ids, view, OneHot(self.shape[0], ids, self.name, self.allow_missing) if self.onehot else None
+        return ids, view, OneHot(self.shape[0], ids, self.name, allow_empty=True) if self.onehot else None
 
     def fill(self, num_columns: int, parts: Iterable[tuple[slice, Array]], delay: int = 0) -> Tensor:
         """Write ids (T, m) to the columns of each part, delayed by ``delay`` steps, and return the tensor.
@@ -74,6 +71,25 @@ class TokenBuffers(BufferPool[tuple[Tensor, Tensor, OneHot | None]]):
         for columns, values in parts:
             view[0, delay:, columns] = values[: len(values) - delay]
         return ids if onehot is None else onehot.update()
+
+
+class TokenIterator(ResumableIterator):
+    """Base class of iterators over minibatches of tokens, with those of the previous steps as a second input."""
+
+    time_steps = 1
+    get_prev_target = False
+
+    def _create_buffers(self, sizes: Sequence[int], onehot_input: bool) -> None:
+        """Create the buffers of inputs, previous targets and targets, given the sizes of their vocabularies."""
+        labels = (("inputs", onehot_input), ("previous", onehot_input), ("targets", True))
+        self._inputs, self._previous, self._targets = (
+            TokenBuffers(self.be, size, self.time_steps, onehot, f"{self.name}.{label}")
+            for size, (label, onehot) in zip(sizes, labels, strict=True)
+        )
+        self.shape = [self._inputs.shape, self._previous.shape] if self.get_prev_target else self._inputs.shape
+
+    def _config(self) -> IteratorState:
+        return {**super()._config(), "time_steps": self.time_steps, "nclass": self.nclass}
 
 
 # --- series ------------------------------------------------------------------------------------------------------
@@ -184,7 +200,6 @@ class TimeSeries(ContiguousIterator):
         check_finite: bool = True,
     ) -> None:
         super().__init__(name)
-        self.be = self.be  # keep this backend if another one becomes current
         self.time_steps = integer(f"{self.name}: time_steps", time_steps)
         self.forward = integer(f"{self.name}: forward", forward)
         X = np.asarray(X)
@@ -254,7 +269,7 @@ def to_uniform(random_bits: RandomBits) -> NDArray[np.float64]:
 
 def to_integers(random_bits: RandomBits, low: int, high: int) -> NDArray[np.int64]:
     """Return integers from low to high: ``low + floor(bits / 2^32) (high - low + 1) // 2^32``."""
-    return low + ((random_bits >> 32) * np.uint64(high - low + 1) >> 32).astype(np.int64)
+    return low + bounded_integers(random_bits, high - low + 1)
 
 
 def to_bits(random_bits: RandomBits, count: int) -> NDArray[np.uint8]:
@@ -273,7 +288,6 @@ class GeneratedIterator(ResumableIterator):
 
     def __init__(self, ndata: int, seed: int | None, name: str | None) -> None:
         super().__init__(name)
-        self.be = self.be  # keep this backend if another one becomes current
         self.ndata = integer(f"{self.name}: ndata", ndata)
         self.seed = self.be.rng_seed if seed is None else integer(f"{self.name}: seed", seed, 0, 2**64 - 1)
         if self.be.bsz:
@@ -535,13 +549,8 @@ class Ticker(GeneratedIterator):
     def __init__(self, task: Task, ndata: int = 10_000, seed: int | None = None, name: str | None = None) -> None:
         instance("Ticker: task", task, Task, "a task, such as CopyTask(),")
         super().__init__(ndata, seed, name)
-        self.task, self.num_random, self.shape, self.nclass = (
-            task,
-            task.num_random,
-            (task.nin, task.time_steps),
-            task.nout,
-        )
-        self.nout = task.nout
+        self.task, self.num_random, self.shape = task, task.num_random, (task.nin, task.time_steps)
+        self.nclass = self.nout = task.nout
         self._buffers = [
             SequenceBuffers(self.be, features, task.time_steps, f"{self.name}.{label}")
             for label, features in (("inputs", task.nin), ("targets", task.nout), ("mask", 1))
@@ -561,7 +570,7 @@ class Ticker(GeneratedIterator):
         return x, (t, mask)
 
 
-class Reversal(GeneratedIterator):
+class Reversal(GeneratedIterator, TokenIterator):
     """Iterator for a toy translation task: sequences of digits, and the same digits in reverse order.
 
     Inputs are [x, previous], for an encoder and a decoder, and targets are one-hot (vocab, T * N), T = length;
@@ -599,16 +608,7 @@ class Reversal(GeneratedIterator):
         self.time_steps = self.num_random = integer(f"{self.name}: length", length)
         self.nclass = integer(f"{self.name}: vocab", vocab)
         self.onehot_input, self.get_prev_target = bool(onehot_input), bool(get_prev_target)
-        self._inputs, self._previous, self._targets = (
-            TokenBuffers(
-                self.be, self.nclass, self.time_steps, onehot, f"{self.name}.{label}", allow_missing=label == "previous"
-            )
-            for label, onehot in (("inputs", onehot_input), ("previous", onehot_input), ("targets", True))
-        )
-        self.shape = [self._inputs.shape, self._previous.shape] if get_prev_target else self._inputs.shape
-
-    def _config(self) -> IteratorState:
-        return {**super()._config(), "time_steps": self.time_steps, "nclass": self.nclass}
+        self._create_buffers([self.nclass] * 3, onehot_input)
 
     def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         largest = (self.nclass or 1) - 1

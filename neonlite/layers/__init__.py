@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from neonlite.backend.objects import declare_builtin
 from neonlite.layers.activation import Activation, DataTransform, Dropout, Reshape
 from neonlite.layers.attention import MultiHeadAttention, TransformerBlock, attention
-from neonlite.layers.bidirectional import BiBNRNN, BiLSTM, BiRNN, BiSum, DeepBiLSTM, DeepBiRNN
 from neonlite.layers.check import check_layer
 from neonlite.layers.container import GenerativeAdversarial, LayerContainer, Sequential
 from neonlite.layers.cost import GeneralizedCost, GeneralizedCostMask, GeneralizedGANCost, Multicost
@@ -15,14 +14,17 @@ from neonlite.layers.images import LRN, Convolution, Convolution_bias, Deconvolu
 from neonlite.layers.layer import Layer
 from neonlite.layers.linear import (
     Affine, Bias, BinaryAffine, BinaryLinear, CompoundLayer, Conv, Deconv, Linear, LookupTable, PositionalEncoding,
-    PositionEmbedding,
+    PositionEmbedding, QuantizedConvolution, QuantizedLinear,
 )
 from neonlite.layers.merge import (
     BranchNode, MergeBroadcast, MergeMultistream, MergeSum, SingleOutputTree, SkipNode, Tree,
 )
 from neonlite.layers.norm import BatchNorm, BatchNormAutodiff, LayerNorm, ShiftBatchNorm
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.recurrent import GRU, LSTM, Recurrent, RecurrentLast, RecurrentMean, RecurrentSum, get_steps
+from neonlite.layers.recurrent import (
+    GRU, LSTM, BiBNRNN, BiLSTM, BiRNN, BiSum, DeepBiLSTM, DeepBiRNN, Recurrent, RecurrentLast, RecurrentMean,
+    RecurrentSum, get_steps,
+)
 from neonlite.layers.seq2seq import Decoder, Encoder, Seq2Seq, SkipThought
 from neonlite.name_hints import module_getattr
 
@@ -33,9 +35,9 @@ __all__ = [
     "Encoder", "GeneralizedCost", "GeneralizedCostMask", "GeneralizedGANCost", "GenerativeAdversarial", "Layer",
     "LayerContainer", "LayerNorm", "Linear", "LookupTable", "MergeBroadcast", "MergeMultistream", "MergeSum",
     "MultiHeadAttention", "Multicost", "ParameterLayer", "ParameterSpec", "Pooling", "PositionEmbedding",
-    "PositionalEncoding", "Recurrent", "RecurrentLast", "RecurrentMean", "RecurrentSum", "Reshape", "RoiPooling",
-    "Seq2Seq", "Sequential", "ShiftBatchNorm", "SingleOutputTree", "SkipNode", "SkipThought", "TensorAttribute",
-    "TransformerBlock", "Tree", "attention", "check_layer", "get_steps",
+    "PositionalEncoding", "QuantizedConvolution", "QuantizedLinear", "Recurrent", "RecurrentLast", "RecurrentMean",
+    "RecurrentSum", "Reshape", "RoiPooling", "Seq2Seq", "Sequential", "ShiftBatchNorm", "SingleOutputTree", "SkipNode",
+    "SkipThought", "TensorAttribute", "TransformerBlock", "Tree", "attention", "check_layer", "get_steps",
 ]
 # fmt: on
 

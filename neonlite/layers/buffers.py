@@ -67,6 +67,11 @@ def num_features(shape: LayerShape) -> int:
     return int(shape[0]) if len(shape) == 2 else math.prod(shape)
 
 
+def num_channels(shape: LayerShape) -> int:
+    """Return the first size of a shape: F for F and (F, T), C for (C, H, W)."""
+    return shape if isinstance(shape, int) else shape[0]
+
+
 def num_steps(shape: LayerShape) -> int:
     """Return the number of columns for each sample in the buffer of a shape: T for (F, T), else 1."""
     return int(shape[1]) if isinstance(shape, tuple) and len(shape) == 2 else 1

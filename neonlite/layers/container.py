@@ -219,8 +219,10 @@ class LayerContainer(Layer):
             if isinstance(layer, LayerContainer):
                 layer.take_layers()
 
-    def allocate_missing(self) -> None:
-        """Allocate the buffers of the network if there are none, as before its first ``fprop``."""
+    def _start_fprop(self, beta: float) -> None:
+        """Refuse scaling; allocate the buffers of the network if there are none; and no ``bprop`` follows a failure."""
+        self.reject_scaling(beta)
+        self.can_backprop = False
         if not self.batch_size and self.in_shape is not None and not self.root.batch_size:
             self.root.allocate_buffers()
 
@@ -365,10 +367,8 @@ class Sequential(LayerContainer):
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of all layers, and return those of the last one. Missing buffers are allocated."""
         refuse_in_trace("a network's fprop", USE_CALL)
-        self.reject_scaling(beta)
-        self.allocate_missing()
+        self._start_fprop(beta)
         x: Tensor | Any = inputs
-        self.can_backprop = False
         for layer in self.layers:
             x = layer.fprop(x if has_builtin_steps(layer) else copy_tensors(x), inference)
         self.can_backprop = not inference

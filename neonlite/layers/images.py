@@ -16,7 +16,7 @@ from neonlite.backend.validation import check_number, one_of, pair, sequence
 from neonlite.initializers import GlorotUniform
 from neonlite.layers.buffers import Operands, Trees, iobuf_shape, shape_of
 from neonlite.layers.layer import Layer, LayerInput
-from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute
+from neonlite.layers.parameter import BatchSumLayer, InitLike, ParameterSpec, TensorAttribute
 from neonlite.optree import Operand
 from neonlite.typing import LayerShapes, WindowSizes
 
@@ -97,17 +97,14 @@ class ImageLayer(Layer):
         """The dimensions (C, D, H, W) of the inputs."""
         return tuple(self.input_sizes().values())
 
-    def in_rank_of(self, x: Operand, z: Operand) -> Operand:
-        """Return images z (K, M, P, Q, N) as they are if x has five axes too, else as columns.
-
-        Parameters
-        ----------
-        x : Tensor or OpTreeNode
-            The argument of ``formula``.
-        z : OpTreeNode
-            Its result, with five axes.
-        """
+    def formula(self, x: Tensor) -> Operand:
+        """Return the outputs for images x, with five axes if x has five axes, else as columns."""
+        z = self._image_formula(self.be.reshape(x, (*self.input_dims, x.shape[-1])))
         return z if x.ndim > 2 else self.be.reshape(z, (-1, z.shape[-1]))
+
+    def _image_formula(self, x: Operand) -> Operand:
+        """Return the outputs (K, M, P, Q, N) for images (C, D, H, W, N)."""
+        raise NotImplementedError(f"{self.classnm}: expected _image_formula(x). Implement it.")
 
     def input_sizes(self, names: str = "CDHW") -> dict[str, int]:
         """Return the sizes of the inputs by name.
@@ -158,7 +155,7 @@ def parse_sizes(
 # --- convolution -----------------------------------------------------------------------------------------------------
 
 
-class ConvolutionBase(ImageLayer, ParameterLayer):
+class ConvolutionBase(ImageLayer, BatchSumLayer):
     """Base class of convolution and deconvolution, with weights (C T R S, K).
 
     Strides, padding and dilation are a scalar for height and width, and for the depth if ``fshape`` and the inputs have
@@ -196,7 +193,6 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
     ) -> None:
         super().__init__(None, name, parallelism)
         self.fshape, self.strides, self.padding, self.dilation, self.bsum = fshape, strides, padding, dilation, bsum
-        self.batch_sum: Tensor | Any = None
         self.filter_sizes = parse_sizes(self.name, "fshape", fshape, self.fshape_names, 3)
         if missing := [n for n in self.fshape_names[1:] if n not in self.filter_sizes]:
             raise ValueError(
@@ -219,21 +215,10 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
         self.weight_shape = self.nglayer.dimF2
         return self
 
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        if self.bsum and self.batch_sum is None:
-            self.batch_sum = self.be.zeros((self.output_dims[0], 1), name=f"{self.name}.batch_sum")
-
     def conv_options(self) -> dict[str, Any]:
         """Return strides, padding and dilation as arguments of ``be.conv``."""
         g = self.nglayer
         return {"strides": g.strides, "padding": [(n, n) for n in g.padding], "dilation": g.dilation}
-
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        super().fprop(inputs, inference, beta)
-        if self.batch_sum is not None:
-            self.batch_sum[:] = self.be.sum(self.outputs.reshape(self.output_dims[0], -1), axis=1)
-        return self.outputs
 
 
 class Convolution(ConvolutionBase):
@@ -271,11 +256,9 @@ class Convolution(ConvolutionBase):
     def make_layer_object(self, N: int) -> ConvLayer:
         return self.be.conv_layer(self.be.default_dtype, N, **self.input_sizes(), **self.conv_params())
 
-    def formula(self, x: Tensor) -> Operand:
+    def _image_formula(self, x: Operand) -> Operand:
         """Return the convolution of the images with W."""
-        be, g = self.be, self.nglayer
-        images = be.reshape(x, (*self.input_dims, x.shape[-1]))
-        return self.in_rank_of(x, be.conv(images, be.reshape(self.W, g.dimF), **self.conv_options()))
+        return self.be.conv(x, self.be.reshape(self.W, self.nglayer.dimF), **self.conv_options())
 
 
 class Convolution_bias(Convolution):
@@ -318,12 +301,9 @@ class Convolution_bias(Convolution):
             ParameterSpec("weight_bias", "grad_bias", (self.filter_sizes["K"], 1), self.bias),
         ]
 
-    def formula(self, x: Tensor) -> Operand:
+    def _image_formula(self, x: Operand) -> Operand:
         """Return the convolution of the images with W, plus ``weight_bias``."""
-        be, z = self.be, super().formula(x)
-        if z.ndim > 2:
-            return z + be.reshape(self.weight_bias, (-1, *[1] * (z.ndim - 1)))
-        return be.reshape(be.reshape(z, (self.nglayer.K, -1)) + self.weight_bias, z.shape)
+        return super()._image_formula(x) + self.be.reshape(self.weight_bias, (-1, 1, 1, 1, 1))
 
 
 class Deconvolution(ConvolutionBase):
@@ -359,11 +339,9 @@ class Deconvolution(ConvolutionBase):
         """The dimensions (C, D, H, W) of the outputs."""
         return tuple(self.nglayer.dimI[:4])
 
-    def formula(self, x: Tensor) -> Operand:
+    def _image_formula(self, x: Operand) -> Operand:
         """Return the transposed convolution of the images with W."""
-        be, g = self.be, self.nglayer
-        images = be.reshape(x, (*self.input_dims, x.shape[-1]))
-        return self.in_rank_of(x, be.deconv(images, be.reshape(self.W, g.dimF), **self.conv_options()))
+        return self.be.deconv(x, self.be.reshape(self.W, self.nglayer.dimF), **self.conv_options())
 
 
 # --- pooling, local response normalization (LRN), and RoiPooling of regions of interest ---
@@ -422,13 +400,11 @@ class Pooling(ImageLayer):
         params = self.window_params("T" in window, strides=("str", strides), padding=("pad", self.padding))
         return self.be.pool_layer(self.be.default_dtype, self.op, N, **image, **window, **params)
 
-    def formula(self, x: Tensor) -> Operand:
+    def _image_formula(self, x: Operand) -> Operand:
         """Return the maximum, mean or norm of each window."""
         be, g = self.be, self.nglayer
-        images = be.reshape(x, (*self.input_dims, x.shape[-1]))
         padding = [(n, n) for n in g.padding]
-        z = be.pool(images, g.JTRS, self.op, g.strides, padding, ceil=be.check_caffe_compat())
-        return self.in_rank_of(x, z)
+        return be.pool(x, g.JTRS, self.op, g.strides, padding, ceil=be.check_caffe_compat())
 
 
 class LRN(ImageLayer):
@@ -471,11 +447,9 @@ class LRN(ImageLayer):
     def make_layer_object(self, N: int) -> LRNLayer:
         return self.be.lrn_layer(self.be.default_dtype, N, **self.input_sizes(), J=self.depth)
 
-    def formula(self, x: Tensor) -> Operand:
+    def _image_formula(self, x: Operand) -> Operand:
         """Return ``alpha x denom^-bpower``."""
-        be, g = self.be, self.nglayer
-        images = be.reshape(x, (*self.input_dims, x.shape[-1]))
-        return self.in_rank_of(x, self.alpha * be.lrn(images, g.J, self.ascale, self.bpower))
+        return self.alpha * self.be.lrn(x, self.nglayer.J, self.ascale, self.bpower)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         return super().fprop(inputs, inference, self.beta + beta)

@@ -330,6 +330,7 @@ class Layer(WeightOwner):
         self.check_configured()
         self.can_backprop, self.tree, self.batch_size = False, None, self.be.bsz
         self.outputs, self.deltas = self.buffer("outputs", self.out_shape, shared=shared_outputs), None
+        self.allocate_parameters()
 
     def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
         """Allocate the buffer of the deltas, unless this is the first layer. ``bprop`` calls it if there is none.

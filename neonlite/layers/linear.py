@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import integer
+from neonlite.backend.validation import boolean, check_number, integer
 from neonlite.initializers import Constant, Gaussian, GlorotUniform, Kaiming
 from neonlite.layers.activation import Activation, ActivationLike, check_activation
-from neonlite.layers.buffers import num_elements, num_features
+from neonlite.layers.buffers import num_channels, num_elements, num_features
 from neonlite.layers.container import LayerContainer, LayerList, flatten_layers
 from neonlite.layers.images import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
-from neonlite.layers.parameter import InitLike, ParameterLayer
+from neonlite.layers.parameter import BatchSumLayer, InitLike, ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.transforms import GELU, Explin, Rectlin, SiLU
 from neonlite.typing import SIGNIFICAND_BITS, LayerShapes, WindowSizes
 
 
-class Linear(ParameterLayer):
+class Linear(BatchSumLayer):
     """A linear layer, ``W x``, for inputs (nin, N) and weights (nout, nin).
 
     With inputs (nin, T) the weights are applied to each time step.
@@ -60,7 +60,6 @@ class Linear(ParameterLayer):
     ) -> None:
         super().__init__(GlorotUniform() if init is None else init, name, parallelism)
         self.nout, self.bsum = integer(f"{self.name}: nout", nout), bsum
-        self.batch_sum: Tensor | Any = None
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
@@ -70,23 +69,12 @@ class Linear(ParameterLayer):
         self.weight_shape = (self.nout, self.nin)
         return self
 
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        if self.bsum and self.batch_sum is None:
-            self.batch_sum = self.be.zeros((self.nout, 1), name=f"{self.name}.batch_sum")
-
     def formula(self, x: Tensor) -> Operand:
         """Return ``W x``."""
         return self.be.dot(self.W, x)
 
-    # --- how it is made fast, and the rest ---
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        """Compute ``W x + beta outputs``, and ``batch_sum``."""
-        super().fprop(inputs, inference, beta)
-        if self.batch_sum is not None:
-            self.batch_sum[:] = self.be.sum(self.outputs, axis=1)
-        return self.outputs
+# --- how it is made fast, and the rest ---
 
 
 class Bias(ParameterLayer):
@@ -108,7 +96,7 @@ class Bias(ParameterLayer):
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.out_shape = self.in_shape
-        self.num_channels = self.in_shape if isinstance(self.in_shape, int) else self.in_shape[0]
+        self.num_channels = num_channels(self.in_shape)
         self.weight_shape = (self.num_channels, 1)
         return self
 
@@ -154,8 +142,151 @@ class BinaryLinear(Linear):
         return be.dot(be.binarize(W, stochastic=False) + straight_through, x)
 
 
+# --- int8 inference ---
+
+
+class Int8Layer(ParameterLayer):
+    """Base class of layers for inference with weights W of int8, created by ``Model.quantize``.
+
+    The inputs are divided by ``scale`` and rounded to integers from -128 to 127; sums of products are integers, which
+    ``factors`` of the outputs or channels scale.
+
+    Attributes
+    ----------
+    W : Tensor
+        The weights of int8.
+    factors, bias : Tensor
+        (nout, 1): ``scale`` times the size of a step of the weights, and what is added.
+    """
+
+    factors, bias = TensorAttribute(), TensorAttribute()
+    scale: float
+    relu: bool
+
+    def saved_specs(self) -> list[ParameterSpec]:
+        """Return the names and shapes of the tensors."""
+        shapes = {"W": self.weight_shape, "factors": (self.nfm, 1), "bias": (self.nfm, 1)}
+        return [ParameterSpec(name, "", shape, None) for name, shape in shapes.items()]
+
+    def parameter_specs(self) -> list[ParameterSpec]:
+        """Return the trainable parameters: none."""
+        return []
+
+    @property
+    def nfm(self) -> int:
+        """The number of outputs, or of channels of images."""
+        return num_channels(self.out_shape)
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of elements of the tensors."""
+        return sum(math.prod(spec.shape) for spec in self.saved_specs())
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether the layer has its tensors."""
+        return self.in_shape is not None and self.W is not None
+
+    @property
+    def persistent_tensors(self) -> dict[str, Tensor]:
+        """The tensors that are saved in checkpoints, by name."""
+        return {spec.name: getattr(self, spec.name) for spec in self.saved_specs()}
+
+    def allocate_parameters(self) -> None:
+        if not self.is_allocated:
+            self.init_params(self.nfm)
+
+    def init_params(self, nfm: int) -> None:
+        """Allocate the tensors.
+
+        Parameters
+        ----------
+        nfm : int
+            The number of outputs or channels.
+        """
+        for name, _, shape, _ in self.saved_specs():
+            dtype = "int8" if name == "W" else self.be.default_dtype_name
+            vars(self)[name] = self.be.zeros(shape, dtype=dtype, name=f"{self.name}.{name}")
+
+    def _quantized(self, op: str, x: Operand, W: Operand, **options: Any) -> Any:
+        """Return the op-tree of a product or convolution.
+
+        Parameters
+        ----------
+        op : str
+            The name of the op.
+        x, W : Tensor or OpTreeNode
+            The inputs and the weights.
+        **options
+            Other attributes of the op.
+        """
+        pair = self.be.build("pair", W, self.be.build("pair", self.factors, self.bias))
+        return self.be.build(op, x, pair, scale=self.scale, relu=self.relu, **options)
+
+
+class QuantizedLinear(Int8Layer, Linear):
+    """``factors (W round(x / scale)) + bias`` with int8 weights (nout, nin), or max(., 0) of it, for inference.
+
+    Parameters
+    ----------
+    nout : int
+        The number of outputs.
+    scale : float
+        The size of a step of the inputs.
+    relu : bool
+        Whether to apply max(., 0).
+    name : str, optional
+        Name, unique in a network.
+    """
+
+    def __init__(self, nout: int, scale: float, relu: bool = False, name: str | None = None) -> None:
+        super().__init__(nout, Constant(0), name=name)
+        self.scale, self.relu = check_number(f"{self.name}: scale", scale, 0), boolean(f"{self.name}: relu", relu)
+
+    def formula(self, x: Tensor) -> Operand:
+        """Return ``factors (W round(x / scale)) + bias``."""
+        tree: Operand = self._quantized("quantized_dot", x, self.W)
+        return tree
+
+
+class QuantizedConvolution(Int8Layer, Convolution):
+    """``factors conv(round(x / scale), W) + bias`` with int8 filters, or max(., 0) of it, for inference.
+
+    Parameters
+    ----------
+    fshape, strides, padding, dilation
+        As for ``Convolution``.
+    scale : float
+        The size of a step of the inputs.
+    relu : bool
+        Whether to apply max(., 0).
+    name : str, optional
+        Name, unique in a network.
+    """
+
+    def __init__(
+        self,
+        fshape: WindowSizes,
+        scale: float,
+        relu: bool = False,
+        strides: WindowSizes = 1,
+        padding: WindowSizes = 0,
+        dilation: WindowSizes = 1,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(fshape, strides, padding, dilation, Constant(0), name=name)
+        self.scale, self.relu = check_number(f"{self.name}: scale", scale, 0), boolean(f"{self.name}: relu", relu)
+
+    def _image_formula(self, x: Operand) -> Operand:
+        """Return ``factors conv(round(x / scale), W) + bias``."""
+        options = {name: tuple(value) for name, value in self.conv_options().items()} | {"groups": 1}
+        tree: Operand = self._quantized("quantized_conv", x, self.be.reshape(self.W, self.nglayer.dimF), **options)
+        return tree
+
+
 # --- compound layers: Affine, Conv, Deconv and BinaryAffine, lists of a layer, bias or batch norm, and activation ---
 
+Windows = tuple[WindowSizes, WindowSizes, WindowSizes, WindowSizes]  # fshape, strides, padding and dilation
 RECTIFIERS = (Rectlin, Explin, SiLU, GELU)  # activations for which weights are initialized by Kaiming
 
 
@@ -313,7 +444,33 @@ class BinaryAffine(CompoundLayer):
         self.add_layers(BinaryLinear(nout, self.use_defaults(init), name=name))
 
 
-class Conv(CompoundLayer):
+class ImageCompoundLayer(CompoundLayer):
+    """Base class of ``Conv`` and ``Deconv``."""
+
+    weights_are_columns = True
+
+    def __init__(
+        self,
+        fshape: WindowSizes,
+        init: InitLike | None = None,
+        strides: WindowSizes = 1,
+        padding: WindowSizes = 0,
+        dilation: WindowSizes = 1,
+        bias: InitLike | bool | None = None,
+        batch_norm: bool = False,
+        activation: ActivationLike | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(bias, batch_norm, activation, name)
+        init = self.use_defaults(init)
+        self.add_layers(self._first_layer((fshape, strides, padding, dilation), init, name))
+
+    def _first_layer(self, windows: Windows, init: InitLike, name: str | None) -> Layer:
+        """Return the layer with the weights; ``windows``: fshape, strides, padding and dilation."""
+        raise NotImplementedError
+
+
+class Conv(ImageCompoundLayer):
     """``f(W * x + b)``: a Convolution or Convolution_bias, and a BatchNorm and Activation if requested.
 
     Parameters
@@ -334,32 +491,14 @@ class Conv(CompoundLayer):
     ['edges', 'edges_Rectlin']
     """
 
-    weights_are_columns = True
-
-    def __init__(
-        self,
-        fshape: WindowSizes,
-        init: InitLike | None = None,
-        strides: WindowSizes = 1,
-        padding: WindowSizes = 0,
-        dilation: WindowSizes = 1,
-        bias: InitLike | bool | None = None,
-        batch_norm: bool = False,
-        activation: ActivationLike | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(bias, batch_norm, activation, name)
-        init, bias = self.use_defaults(init), self.bias
-        self.bias = None  # the first layer includes it
-        windows = fshape, strides, padding, dilation
-        self.add_layers(
-            Convolution(*windows, init, name=name)
-            if bias is None
-            else Convolution_bias(*windows, init, name=name, bias=bias)
-        )
+    def _first_layer(self, windows: Windows, init: InitLike, name: str | None) -> Layer:
+        bias, self.bias = self.bias, None  # the first layer includes it
+        if bias is None:
+            return Convolution(*windows, init, name=name)
+        return Convolution_bias(*windows, init, name=name, bias=bias)
 
 
-class Deconv(CompoundLayer):
+class Deconv(ImageCompoundLayer):
     """A transposed convolution: a Deconvolution, and a Bias, BatchNorm and Activation if requested.
 
     Parameters
@@ -378,22 +517,8 @@ class Deconv(CompoundLayer):
     ['up', 'up_bias']
     """
 
-    weights_are_columns = True
-
-    def __init__(
-        self,
-        fshape: WindowSizes,
-        init: InitLike | None = None,
-        strides: WindowSizes = 1,
-        padding: WindowSizes = 0,
-        dilation: WindowSizes = 1,
-        bias: InitLike | bool | None = None,
-        batch_norm: bool = False,
-        activation: ActivationLike | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(bias, batch_norm, activation, name)
-        self.add_layers(Deconvolution(fshape, strides, padding, dilation, self.use_defaults(init), name=name))
+    def _first_layer(self, windows: Windows, init: InitLike, name: str | None) -> Layer:
+        return Deconvolution(*windows, init, name=name)
 
 
 def find_layers(where: str, network: LayerContainer, layers: Sequence[str | Layer | Sequence[Layer]]) -> list[Layer]:
@@ -557,10 +682,6 @@ class PositionalEncoding(Layer):
         super().configure(in_obj)
         self.out_shape = self._check_sequence_shape()
         return self
-
-    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate(shared_outputs, accumulate_updates)
-        self.allocate_parameters()
 
     def allocate_parameters(self) -> None:
         F, T = self.in_shape

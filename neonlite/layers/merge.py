@@ -99,9 +99,7 @@ class Broadcast(LayerContainer):
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs of all branches, and return the merged outputs."""
-        self.reject_scaling(beta)
-        self.allocate_missing()
-        self.can_backprop = False
+        self._start_fprop(beta)
         branches = zip(cast(list[Any], self.layers), self.branch_inputs(inputs), strict=True)
         self.branch_outputs = [branch.fprop(x, inference) for branch, x in branches]
         self.outputs[:] = self.merge_trees(list(self.branch_outputs))
@@ -466,9 +464,7 @@ class Tree(LayerContainer):
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of the trunk and of all branches, and return them as a list."""
-        self.reject_scaling(beta)
-        self.allocate_missing()
-        self.can_backprop = False
+        self._start_fprop(beta)
         self.outputs = []
         for branch, node in zip(self.branches, self.nodes, strict=True):
             x = inputs if node is None else node.outputs
@@ -521,8 +517,6 @@ class SingleOutputTree(Tree):
         """Compute the outputs of trunk and branches as a list; at inference those of the trunk, as a tensor."""
         if not inference:
             return super().fprop(inputs, inference, beta)
-        self.reject_scaling(beta)
-        self.allocate_missing()
-        self.can_backprop = False
+        self._start_fprop(beta)
         self.outputs = self.branches[0].fprop(inputs, inference)
         return self.outputs

@@ -8,7 +8,7 @@ from neonlite.backend import Tensor
 from neonlite.backend.batch_size import Shard
 from neonlite.backend.validation import check_number
 from neonlite.initializers import Constant
-from neonlite.layers.buffers import num_features
+from neonlite.layers.buffers import num_channels, num_features
 from neonlite.layers.layer import LayerInput
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.weights import accumulates
@@ -116,12 +116,7 @@ class BatchNorm(RunningStatistics, NormalizationBase):
     takes_images = True
 
     def __init__(
-        self,
-        rho: float = 0.9,
-        eps: float = 1e-3,
-        name: str | None = None,
-        binary: bool = False,
-        sync: bool = False,
+        self, rho: float = 0.9, eps: float = 1e-3, name: str | None = None, binary: bool = False, sync: bool = False
     ) -> None:
         super().__init__(eps, name)
         self.rho, self.binary, self.sync = check_number(f"{self.name}: rho", rho, 0, 1), binary, sync
@@ -137,7 +132,7 @@ class BatchNorm(RunningStatistics, NormalizationBase):
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
-        self.nfm = self.in_shape if isinstance(self.in_shape, int) else self.in_shape[0]
+        self.nfm = num_channels(self.in_shape)
         return self
 
     @property

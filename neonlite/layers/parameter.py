@@ -14,6 +14,7 @@ from neonlite.backend import Tensor
 from neonlite.backend.transaction import atomic, on_failure
 from neonlite.backend.validation import check_shape, checks_arguments, from_name
 from neonlite.initializers import initializer_names
+from neonlite.layers.buffers import num_channels
 from neonlite.layers.layer import Layer
 from neonlite.messages import describe
 from neonlite.transforms.functions import ACTIVATIONS
@@ -140,6 +141,10 @@ class ParameterLayer(Layer):
         """Return the parameters as a list of ``ParameterSpec``, in the order of optimizer states and checkpoints."""
         return [ParameterSpec("W", "dW", self.weight_shape, self.init)]
 
+    def saved_specs(self) -> list[ParameterSpec]:
+        """Return what is allocated for the arrays of a checkpoint: the parameters."""
+        return self.parameter_specs()
+
     @cached_property
     def parameter_names(self) -> list[tuple[str, str]]:
         """The names of the attributes that hold the parameters and their gradients, in the same order."""
@@ -154,12 +159,9 @@ class ParameterLayer(Layer):
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the buffer of the outputs, and the parameters unless the network has allocated them."""
         super().allocate(shared_outputs)
-        self.allocate_parameters()
         for spec, parameter in zip(self.parameter_specs(), self.parameters, strict=True):
-            meaning, way_out = (
-                f" for inputs of shape {self.in_shape}",
-                ", allocated for other inputs. Create a new layer.",
-            )
+            meaning = f" for inputs of shape {self.in_shape}"
+            way_out = ", allocated for other inputs. Create a new layer."
             check_shape(f"{self.name}: {spec.name}", parameter, spec.shape, meaning, way_out)
         if accumulate_updates and not self.grad_accumulators:
             self.grad_accumulators = [self.be.zeros_like(x, name=f"{x.name}, accumulated") for x in self.gradients]
@@ -236,6 +238,23 @@ class ParameterLayer(Layer):
                 setattr(self, name, params[name])
 
         atomic(write)
+
+
+class BatchSumLayer(ParameterLayer):
+    """Base class of layers with ``bsum``: ``fprop`` also computes the sum of each channel of the outputs."""
+
+    bsum = False
+    batch_sum: Tensor | Any = None
+
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
+        """Compute the outputs, and ``batch_sum``."""
+        super().fprop(inputs, inference, beta)
+        if self.bsum:
+            n = num_channels(self.out_shape)
+            if self.batch_sum is None:
+                self.batch_sum = self.be.zeros((n, 1), name=f"{self.name}.batch_sum")
+            self.batch_sum[:] = self.be.sum(self.outputs.reshape(n, -1), axis=1)
+        return self.outputs
 
 
 def states_of(w: Tensor) -> list[Tensor]:

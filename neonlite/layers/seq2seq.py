@@ -128,9 +128,7 @@ class StatePassing(LayerContainer):
         Tensor or list of Tensor
             The outputs of each decoder.
         """
-        self.reject_scaling(beta)
-        self.allocate_missing()
-        self.can_backprop = False
+        self._start_fprop(beta)
         parts = inputs if isinstance(inputs, list | tuple) else [inputs]
         if len(parts) != len(self.input_labels) and not (inference and parts is not inputs):
             raise ValueError(f"{self.name}: expected inputs {self.expected_inputs} alone, got {describe(inputs)}")
@@ -277,7 +275,7 @@ class Seq2Seq(StatePassing):
         x : Tensor
             Inputs of the encoder, (F, T N).
         """
-        self.allocate_missing()
+        self._start_fprop(0)
         self._set_decoder_steps(1)
         self._encode(x)
 

@@ -28,9 +28,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def accumulates(
-    bprop: Callable[Concatenate[L, Arguments], Result],
-) -> Callable[Concatenate[L, Arguments], Result]:
+def accumulates(bprop: Callable[Concatenate[L, Arguments], Result]) -> Callable[Concatenate[L, Arguments], Result]:
     """Decorate a ``bprop`` to add to the gradients after ``set_acc_on(True)``, instead of overwriting them.
 
     Parameters
@@ -250,8 +248,6 @@ class WeightOwner(BufferOwner):
             a list of arrays, and of ``updates``, the kind of optimizer and its number of updates.
         """
         description = self.get_description()
-        if keep_states:
-            check_states_are_local(f"{self.name}.serialize", self.parameters)
         entries = {
             (x["type"], x["config"].get("name")): x for x in iter_dicts(description) if {"type", "config"} <= set(x)
         }
@@ -264,6 +260,7 @@ class WeightOwner(BufferOwner):
                 )
             entry["params"] = {name: t.get() for name, t in layer.persistent_tensors.items()}
             if keep_states:
+                check_states_are_local(f"{self.name}.serialize", layer.parameters)
                 entry["states"] = [[t.get() for t in states] for _, states in parameter_states(layer)]
                 entry["updates"] = get_updates(layer)
         return description

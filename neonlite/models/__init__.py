@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING
 
 from neonlite.models.evaluation import Benchmark
-from neonlite.models.gan import GAN
 from neonlite.models.generation import BeamSearch
-from neonlite.models.model import Model
+from neonlite.models.model import GAN, Model
 from neonlite.models.training_state import CheckpointError
 from neonlite.name_hints import module_getattr
 

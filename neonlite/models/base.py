@@ -206,6 +206,13 @@ class ModelBase(NervanaObject):
         """The shape of one sample of the inputs, or a list of shapes."""
         return cast("LayerShapes", self.layers.in_shape)
 
+    def _check_configured(self, where: str) -> None:
+        """Raise RuntimeError before ``initialize``."""
+        if self.layers.in_shape is None:
+            raise RuntimeError(
+                f"{where}: expected a configured network, got none. Call initialize(dataset) or fit first."
+            )
+
     def check_can_evaluate(self) -> None:
         """Raise TypeError if outputs cannot be compared with targets; here they can."""
 
@@ -271,10 +278,7 @@ class ModelBase(NervanaObject):
         >>> model(be.ones((3, 2))).get()
         array([[6., 6.]], dtype=float32)
         """
-        if self.layers.in_shape is None:
-            raise RuntimeError(
-                f"{self.name}: expected a configured network, got none. Call initialize(dataset) or fit first."
-            )
+        self._check_configured(self.name)
         return cast("Tensor | list[Tensor]", self.layers(x))
 
     def bprop(self, delta: Tensors) -> Deltas:

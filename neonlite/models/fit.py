@@ -236,7 +236,9 @@ class FitMethods(TrainingMethods):
                 own |= {"epochs": epochs, "validation_data": validation_data, "metrics": metrics}
             refuse_options(where, own, "num_epochs" if num_epochs is not None else "an iterator")
         if num_epochs is not None:
-            fit_iterator(self, X, cost, optimizer, num_epochs, callbacks, cuda_graphs, communicator, accumulate)
+            size = self.be.batch_size(X.batch_size) if is_pairs else nullcontext()
+            with DeferredInterrupt(is_training=True) as interrupt, size, shard_minibatches(self, communicator):
+                train(self, X, cost, optimizer, num_epochs, interrupt, callbacks, cuda_graphs, accumulate=accumulate)
             return None
         epochs = integer(f"{where}: epochs", DEFAULT_EPOCHS if epochs is None else epochs)
         if not self.has_targets:
@@ -266,7 +268,14 @@ class FitMethods(TrainingMethods):
             raise ValueError(f"{where}: expected validation data for metrics, got none. Pass validation_split=0.2.")
         if not isinstance(callbacks, Callbacks):
             callbacks = make_callbacks(self, data, metrics, callbacks, progress_bar)
-        fit_epochs(self, data, optimizer, epochs, callbacks, cuda_graphs, communicator, accumulate)
+        size = self.be.batch_size(data.batch_size)
+        with DeferredInterrupt(is_training=True) as interrupt, size, shard_minibatches(self, communicator):
+            # the order of rows continues; an iterator has its position, except within an epoch
+            continues = not data.is_iterator or self.minibatch_index or self.loaded_state is not None
+            X, state = data.train_set, self.data_state
+            is_other = bool(continues) and state is not None and not can_resume(X, state)
+            optimizer, stop = optimizer or self.optimizer or Adam(), self.epoch_index + epochs
+            train(self, X, data.cost, optimizer, stop, interrupt, callbacks, cuda_graphs, is_other, accumulate)
         history: History = callbacks.history
         return history
 
@@ -279,46 +288,6 @@ class FitData(NamedTuple):
     cost: Any
     batch_size: int
     is_iterator: bool = False  # of the user, which has its own position
-
-
-def fit_iterator(
-    model: FitMethods,
-    dataset: Any,
-    cost: Any,
-    optimizer: Any,
-    num_epochs: int,
-    callbacks: Any,
-    cuda_graphs: bool,
-    communicator: Communicator | None,
-    accumulate: int,
-) -> None:
-    """Train as in neon: on an iterator, until a total number of epochs."""
-    is_pairs = isinstance(dataset, MinibatchIterator)
-    sizes = model.be.batch_size(dataset.batch_size) if is_pairs else nullcontext()
-    with DeferredInterrupt(is_training=True) as interrupt, sizes, shard_minibatches(model, communicator):
-        train(model, dataset, cost, optimizer, num_epochs, interrupt, callbacks, cuda_graphs, accumulate=accumulate)
-
-
-def fit_epochs(
-    model: FitMethods,
-    data: FitData,
-    optimizer: Any,
-    epochs: int,
-    callbacks: Callbacks,
-    cuda_graphs: bool,
-    communicator: Communicator | None,
-    accumulate: int,
-) -> None:
-    """Train on data sets for a number of further epochs."""
-    interrupt = DeferredInterrupt(is_training=True)
-    with interrupt, model.be.batch_size(data.batch_size), shard_minibatches(model, communicator):
-        # the order of rows continues; an iterator has its position, except within an epoch
-        continues = not data.is_iterator or model.minibatch_index or model.loaded_state is not None
-        is_other = bool(continues) and model.data_state is not None and not can_resume(data.train_set, model.data_state)
-        optimizer, stop = optimizer or model.optimizer or Adam(), model.epoch_index + epochs
-        train(
-            model, data.train_set, data.cost, optimizer, stop, interrupt, callbacks, cuda_graphs, is_other, accumulate
-        )
 
 
 # --- data sets -------------------------------------------------------------------------------------------------------

@@ -232,11 +232,7 @@ class BeamSearch:
             (N, beams): the logarithms of the probabilities.
         """
         net = self.seq2seq
-        if net.out_shape is None:
-            raise RuntimeError(
-                f"{net.name}: expected a configured layer, got one without shapes. "
-                "Call configure(shape), then allocate()."
-            )
+        net.check_configured()
         num_beams = integer("num_beams", num_beams)
         steps = integer("steps", net.out_shape[1] if steps is None else steps)
         vocab, N = net.out_shape[0], net.be.bsz

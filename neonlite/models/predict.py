@@ -128,8 +128,7 @@ class PredictionMethods(EvaluationMethods):
         """
         where, be, network = f"{self.name}.op_tree", self.be, self.layers
         self.check_can_evaluate()
-        if network.in_shape is None:
-            raise RuntimeError(f"{where}: expected a configured network, got none. Call fit or initialize first.")
+        self._check_configured(where)
         rows: Any = X if self.input_encoder is None else self.input_encoder.encode(where, X)
         arrays = [np.asarray(x) for x in read_rows(where, rows, network.in_shape)[0]]
         inputs: list[Operand] = []
@@ -287,9 +286,14 @@ class PredictionMethods(EvaluationMethods):
 
 
 def raw_outputs(
-    model: EvaluationMethods, where: str, X: Any, preprocessed: bool | None = None, batch_size: int | None = None
+    model: EvaluationMethods,
+    where: str,
+    X: Any,
+    preprocessed: bool | None = None,
+    batch_size: int | None = None,
+    network: Any = None,
 ) -> tuple[NDArray[Any], bool]:
-    """Return the outputs of the network for rows, and whether ``X`` is one sample."""
+    """Return the outputs of the network, or of another one, for rows, and whether ``X`` is one sample."""
     model.check_can_evaluate()
     if is_minibatches(where, X):
         X = MinibatchIterator(model, where, X)
@@ -316,7 +320,7 @@ def raw_outputs(
             warn(f"{where}: the weights are random: the model was neither trained nor loaded. Call fit or load_params.")
             with model.be.batch_size(batch_size):
                 model.initialize(ArrayIterator(rows, lshape=model.layers.in_shape, partial_last=True))
-    outputs = predict_rows(where, model.layers, rows, model.preprocessing, preprocessed, batch_size)
+    outputs = predict_rows(where, network or model.layers, rows, model.preprocessing, preprocessed, batch_size)
     if not np.isfinite(outputs).all():
         row = first_true_row(~np.isfinite(outputs))
         warn(f"{where}: the outputs of row {row} are NaN or infinite. Check the weights: model.get_weights()")

@@ -35,8 +35,7 @@ from neonlite.layers.buffers import num_features, num_steps
 from neonlite.messages import describe, describe_setting, wording
 from neonlite.models.base import ModelBase
 from neonlite.transforms.functions import COSTS
-from neonlite.transforms.metric import LogLoss, Misclassification, SequenceMetric, TopKMisclassification
-from neonlite.transforms.metrics import ClassMetric
+from neonlite.transforms.metrics import ClassMetric, LogLoss, Misclassification, SequenceMetric, TopKMisclassification
 from neonlite.typing import ArrayLike, Data, is_real_array
 
 UINT8_SCALE = 1 / 255

@@ -627,13 +627,13 @@ def check_structure(state: Any, template: Any) -> None:
 
 def allocate_for_weights(network: Any, new: list[Any], weights: dict[str, NDArray[Any]]) -> None:
     """Check arrays against the parameters of new layers; allocate the parameters, but no minibatch buffers."""
-    specs = [(layer.name, spec) for layer in new for spec in layer.parameter_specs()]
+    specs = [(layer.name, spec) for layer in new for spec in layer.saved_specs()]
     entries = [TensorEntry(name, spec.name, spec, weights.get(f"{name}.{spec.name}")) for name, spec in specs]
     check_entries(network, entries, MATCHED_LAYERS)
     allocate_parameters(new)
     for layer in network.leaves():
         if any(t is None for t in layer.persistent_tensors.values()):
-            if hasattr(layer, "init_params"):  # the running statistics of BatchNorm
+            if hasattr(layer, "init_params"):  # the running statistics of BatchNorm, weights of int8
                 layer.init_params(layer.nfm)
             else:  # a custom layer
                 layer.allocate()
@@ -651,7 +651,7 @@ def check_dtypes(arrays: dict[str, dict[str, NDArray[Any]]], datatype: str) -> N
     dtypes = ("float64",) if datatype == "float64" else ("float32", one_of("datatype", datatype, FLOAT_DTYPES))
     for kind, named in arrays.items():
         for name, array in named.items():
-            if array.dtype.name not in dtypes:
+            if array.dtype.name not in (*dtypes, "int8"):  # the weights that Model.quantize returns
                 raise ValueError(
                     f"{kind}/{name}: expected {' or '.join(dict.fromkeys(dtypes))}, got {array.dtype.name}"
                 )

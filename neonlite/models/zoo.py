@@ -367,15 +367,9 @@ def conv_block(filters: int, size: int) -> Conv:
     return Conv((size, size, filters), Kaiming(), padding=size // 2, batch_norm=True, activation=Rectlin())
 
 
-MODELS: dict[str, Callable[..., Any]] = {
-    "mlp": mlp,
-    "lenet": lenet,
-    "cifar10_conv": cifar10_conv,
-    "allcnn": allcnn,
-    "resnet": resnet,
-}
+MODELS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (mlp, lenet, cifar10_conv, allcnn, resnet)}
 
-LANGUAGE_MODELS: dict[str, Callable[..., Any]] = {"rnn": rnn, "lstm": lstm, "gru": gru, "transformer": transformer}
+LANGUAGE_MODELS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (rnn, lstm, gru, transformer)}
 
 # The default training settings of each data set: network, epochs, batch size, initial learning rate and augmentation.
 # Settings of one network are under its name. They never change the batch size, which a resumed training must keep.

@@ -224,6 +224,7 @@ GATHER: dict[str, Any] = {"kind": "library", "promoted_operands": slice(0, 1), "
 MATRIX: dict[str, Any] = {"kind": "library", "result_dtype": "float", "compute_dtypes": ("float32", "float64")}
 MATRIX |= {"may_raise": True}
 COMPOSITE: dict[str, Any] = {"kind": "composite", "result_dtype": "float"}
+QUANTIZED: dict[str, Any] = COMPOSITE | {"grad": None, "promoted_operands": slice(0, 1), "has_method": False}
 CONVOLUTION: dict[str, Any] = {"kind": "library", "result_dtype": "float"}
 CONVOLUTION |= {"neutral_attrs": {"strides": 1, "padding": 0, "dilation": 1, "groups": 1}}
 POOLING: dict[str, Any] = {"kind": "library", "neutral_attrs": {"strides": 1, "padding": 0, "ceil": 0, "mean": 0}}
@@ -494,6 +495,10 @@ OP_TABLE: tuple[Op, ...] = (
        doc="images (C, H, W, N), each channel of each sample normalized", **COMPOSITE),
     Op("attention", formula=composites.attention, arity=-1,
        doc="scaled dot-product attention, softmax(q k^T / sqrt(d)) v", promoted_operands=slice(0, 3), **COMPOSITE),
+    Op("quantized_dot", formula=composites.quantized_dot, arity=-1,
+       doc="W x of int8 weights, and x rounded to int8", **QUANTIZED),
+    Op("quantized_conv", formula=composites.quantized_conv, arity=-1,
+       doc="conv of images rounded to int8, and int8 filters", **QUANTIZED),
     # --- images (C, *sizes, N) ---
     Op("conv", images.run_convolution,
        images.grad_convolution, "the correlation of images (C, H, W, N) with filters (C, R, S, K)", arity=2,

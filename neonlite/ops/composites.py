@@ -263,5 +263,43 @@ def attention(be: BackendBase, q: Operand, k: Operand, v: Operand, mask: Operand
         raise ValueError(
             f"expected q (..., T, d), k (..., S, d) and v (..., S, e), got {q.shape}, {k.shape} and {v.shape}"
         )
-    scores = q @ k.T * (1 / math.sqrt(q.shape[-1]))
+    scores = q * (1 / math.sqrt(q.shape[-1])) @ k.T  # q has fewer elements than the scores
     return (be.softmax(scores, -1) if mask is None else be.masked_softmax(scores, mask, -1)) @ v
+
+
+# --- int8 inference ---
+
+
+def round_to_int8(be: BackendBase, x: Operand, scale: float) -> Operand:
+    """Return ``x / scale`` rounded to the integers from -128 to 127."""
+    return be.minimum(be.maximum(be.rint(x * (1 / scale)), -128), 127)
+
+
+def rescale(be: BackendBase, z: Operand, factors: Operand, bias: Operand, relu: bool) -> Operand:
+    """Return ``factors z + bias``, with one number for each row or channel, or max(., 0) of it."""
+    result = z * per_channel(be, z, factors) + per_channel(be, z, bias)
+    return be.maximum(result, 0) if relu else result
+
+
+def quantized_dot(
+    be: BackendBase, x: Operand, W: Operand, factors: Operand, bias: Operand, *, scale: float, relu: bool
+) -> Operand:
+    """Return ``factors (W round(x / scale)) + bias`` of int8 weights, or max(., 0) of it."""
+    z = be.dot(be.astype(W, x.info.dtype), round_to_int8(be, x, scale))
+    return rescale(be, z, factors, bias, relu)
+
+
+def quantized_conv(
+    be: BackendBase,
+    x: Operand,
+    W: Operand,
+    factors: Operand,
+    bias: Operand,
+    *,
+    scale: float,
+    relu: bool,
+    **options: Any,
+) -> Operand:
+    """Return ``factors conv(round(x / scale), W) + bias`` of int8 filters, or max(., 0) of it."""
+    z = be.conv(round_to_int8(be, x, scale), be.astype(W, x.info.dtype), **options)
+    return rescale(be, z, factors, bias, relu)

@@ -44,6 +44,7 @@ Row = Sequence[Tensor]  # W, dW and the states of a parameter, or of adjacent pa
 Owner = tuple[str, str]  # the name of the layer of a parameter, and of its class
 Container = TypeVar("Container")  # nested dicts, lists and tuples of arrays or tensors
 
+MAX_PENDING_STEPS = 8  # steps that may be updates or not, as only the device knows
 MAX_PROGRAMS = 16  # of an optimizer: for each list of parameters and batch size
 FRACTION_FIELDS = ("momentum_coef", "decay", "decay_rate", "beta_1", "beta_2")  # 0 <= x < 1
 NON_NEGATIVE_FIELDS = ("learning_rate", "wdecay", "epsilon")
@@ -74,6 +75,9 @@ class Optimizer(NervanaObject):
     stochastic_round : bool
         Whether 16-bit parameters are rounded stochastically, which preserves small updates on average. No effect on
         other dtypes.
+    master_weights : bool
+        Whether each parameter has a state "master", a float32 copy that is updated and rounded to the parameter, so
+        that updates too small for 16 bits add up. A parameter that is set otherwise, as by ``set_weights``, counts.
     learning_rate : float
         The learning rate before the schedule is applied.
     gradient_clip_norm : float or None
@@ -93,6 +97,7 @@ class Optimizer(NervanaObject):
     state_names: tuple[str, ...] = ()
     merges_parameters: bool = True
     stochastic_round: bool | float = False
+    master_weights: bool = False
     learning_rate: float
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
@@ -133,6 +138,8 @@ class Optimizer(NervanaObject):
         )
         self.stochastic_round = boolean(f"{self.classnm}: stochastic_round", self.stochastic_round, way_out)
         check_boolean_fields(self)
+        if self.stochastic_round and self.master_weights:
+            raise ValueError(f"{self.classnm}: expected stochastic_round or master_weights, got both. Leave one out.")
         check_attributes(self, *[name for name in NON_NEGATIVE_FIELDS if name in attributes], low=0)
         check_attributes(self, *[name for name in FRACTION_FIELDS if name in attributes], low=0, high=1)
         check_attributes(self, *[name for name in LIMIT_FIELDS if getattr(self, name) is not None], above=0)
@@ -203,9 +210,14 @@ class Optimizer(NervanaObject):
         return float(check_number(label, rate, 0))
 
     @property
+    def _all_state_names(self) -> tuple[str, ...]:
+        """The names of the states of the rule, and of the float32 copy."""
+        return (*self.state_names, "master") if self.master_weights else self.state_names
+
+    @property
     def kind(self) -> str:
         """The class and the names of its states. Parameters with states of another kind start with new ones."""
-        return f"{self.classnm}({', '.join(self.state_names)})"
+        return f"{self.classnm}({', '.join(self._all_state_names)})"
 
     @staticmethod
     def names_of_states(kind: str) -> list[str]:
@@ -269,7 +281,7 @@ class Optimizer(NervanaObject):
         like = leaves[0] if leaves else None
         be: Any = typing.current_backend() if like is None else like.backend
         state: dict[str, Any] = {"t": like_array(like, be.zeros((1, 1), dtype="int32"), shape=())}
-        for name in self.state_names:
+        for name in self._all_state_names:
             zeros = [be.zeros(w.shape, dtype=compute_dtype(w)) for w in map(operand_of, leaves)]
             state[name] = unflatten(structure, map(like_array, leaves, zeros))
         return state
@@ -356,7 +368,7 @@ class Optimizer(NervanaObject):
 
     def _step_containers(self, parameters: Any, gradients: Any, state: Any, epoch: Any) -> tuple[Any, dict[str, Any]]:
         """Return new parameters and the new state, given containers and the state; nothing changes."""
-        where, names = f"{self.classnm}.step", ("t", *self.state_names)
+        where, names = f"{self.classnm}.step", ("t", *self._all_state_names)
         self._check_rule(where)
         structure, like = flatten_parameters(where, parameters)
         way_out = f". Start with {self.classnm}.init(parameters)"
@@ -365,7 +377,7 @@ class Optimizer(NervanaObject):
             hint = f", or pass epoch={state}" if is_number(state) else ""
             raise TypeError(f"{where}: expected a state with {', '.join(names)}, got {got}{way_out}{hint}.")
         given = [("gradients", gradients, ". Pass the gradient of each parameter by its key")]
-        given += [(f"the state {name}", state[name], way_out) for name in self.state_names]
+        given += [(f"the state {name}", state[name], way_out) for name in names[1:]]
         columns, live = zip(*[match(where, what, x, structure, like, hint) for what, x, hint in given], strict=True)
         if any(x is None for column in columns for x in column):
             raise TypeError(
@@ -512,6 +524,9 @@ class Optimizer(NervanaObject):
     def _update(self, be: Backend, w: Tensor, g: Operand, states: Row, scalars: dict[str, Any]) -> list[Any]:
         """Return the new parameter and states as op-trees, given the gradient."""
         full = be.astype(w, compute_dtype(w))
+        states, master = (states[:-1], states[-1]) if self.master_weights else (states, None)
+        if master is not None:  # unless the parameter has been set otherwise, or this is the first update
+            full = be.where(be.astype(be.astype(master, w.info.dtype), full.info.dtype) == full, master, full)
         if limit := self.gradient_clip_value:
             g = be.clip(g, -limit, limit)
         new, *others = self._call_update_rule(be, full, g, states, scalars)
@@ -519,7 +534,7 @@ class Optimizer(NervanaObject):
             new = be.clip(new, -limit, limit)
         if self.stochastic_round and w.info.dtype in HALF_DTYPES:
             new = round_stochastically(be, new, w.info.dtype)
-        return [new, *others]
+        return [new, *others] if master is None else [new, *others, new]
 
     def _call_update_rule(
         self, be: Backend, w: Operand, g: Operand, states: Row, scalars: dict[str, Any]
@@ -557,7 +572,7 @@ class Optimizer(NervanaObject):
             kind, t = w.updates or (self.kind, self.t if states else 0)
             if kind != self.kind:
                 states.clear()
-            w.updates = self.kind, t if states or (kind == self.kind and not self.state_names) else 0
+            w.updates = self.kind, t if states or (kind == self.kind and not self._all_state_names) else 0
         rest = iter(parameters)
         for run in runs:
             self._allocate_states([w for w in islice(rest, len(run)) if not isinstance(w.states, RemoteStates)])
@@ -566,21 +581,22 @@ class Optimizer(NervanaObject):
         """Allocate adjacent states for adjacent parameters; new states are zeros, existing values are copied."""
         if not run:
             return
+        names = self._all_state_names
         for w in run:
-            if w.states and [x.shape for x in w.states] != [w.shape] * len(self.state_names):
+            if w.states and [x.shape for x in w.states] != [w.shape] * len(names):
                 raise ValueError(
-                    f"{self.classnm}: expected {len(self.state_names)} states of the shape of {describe(w)}, "
+                    f"{self.classnm}: expected {len(names)} states of the shape of {describe(w)}, "
                     f"got {describe(*w.states)}. Empty the list of states to start again."
                 )
         all_states: list[list[Tensor]] = [w.states for w in run if w.states is not None]
         if all(all_states) and len(contiguous_runs(all_states)) == 1:
             return
         size, start = sum(w.size for w in run), 0
-        flat = [run[0].backend.zeros((size, 1), dtype=compute_dtype(run[0])) for _ in self.state_names]
+        flat = [run[0].backend.zeros((size, 1), dtype=compute_dtype(run[0])) for _ in names]
         for w, states in zip(run, all_states, strict=True):
             views = [x[start : start + w.size].reshape(w.shape) for x in flat]
             start += w.size
-            for view, name in zip(views, self.state_names, strict=True):
+            for view, name in zip(views, names, strict=True):
                 view.name = f"{w.name}.{name}" if w.name else name
             for view, old in zip(views, states, strict=False):  # states is empty or complete
                 view[:] = old
@@ -618,13 +634,16 @@ def round_stochastically(be: Backend, x: Any, dtype: str) -> Any:
 class Settings(NamedTuple):
     """How an update is built: the epoch, the layers of the parameters, and by what gradients are divided.
 
-    With ``merges``, parameters that are adjacent in memory, like their gradients, are updated as one.
+    With ``merges``, parameters that are adjacent in memory, like their gradients, are updated as one. ``num_updates``
+    is a tensor (1, 1): how many of the last steps, at most ``MAX_PENDING_STEPS``, were updates, if the host has not
+    read it.
     """
 
     epoch: float
     owners: Sequence[Owner]
     divisors: tuple[Any, ...] = ()
     merges: bool = False
+    num_updates: Tensor | None = None
 
 
 class Step:
@@ -663,40 +682,62 @@ class Step:
         self.before: tuple[int, Any] = optimizer.t, counts  # the numbers of updates before the last ``count``
         self.counts = [t for _, t in counts]  # when the expressions are built
         self.scalars: list[dict[str, Any]] = [optimizer._get_scalars_at(t, self.epoch) for t in self.counts]
-        self.table_values: list[float] | None = None  # None: unknown
+        self.table_values: list[list[float]] | None = None  # None: unknown
         self.table: Tensor | None = None
         if self.is_replayed:
             dtype = "float64" if any(compute_dtype(w) == "float64" for w in parameters) else "float32"
-            self.table = table = self.be.zeros((sum(map(len, self.scalars)), 1), dtype=dtype)
+            n = settings.num_updates
+            width = 1 if n is None else MAX_PENDING_STEPS  # a column for each number of updates
+            self.table = table = self.be.zeros((sum(map(len, self.scalars)), width), dtype=dtype)
             self.host_table = table.get()
-            views = iter([table[n : n + 1] for n in range(len(table))])
+            views: Any = iter([table[i : i + 1] for i in range(len(table))])
+            if n is not None:
+                index = self.be.astype(n, "int32")
+                views = (self.be.take(view, index, 1) for view in views)
             self.scalars = [{name: next(views) for name in named} for named in self.scalars]
 
     def current_updates(self) -> list[tuple[str, int]] | None:
         """Return (kind, t) of each group of parameters; None if they or the states are not those of the expressions."""
         updates: list[Any] = [w.updates for w in self.first]
-        for w, k, states in self.members:
-            is_of_kind = w.updates is not None and w.updates[0] == self.kind and w.updates == updates[k]
+        is_of_kind = all(x is not None and x[0] == self.kind for x in updates)
+        are_same = is_of_kind and all(w.updates == updates[k] for w, k, _ in self.members)
+        return updates if are_same and self.has_states() else None
+
+    def has_states(self) -> bool:
+        """Return whether the states of all parameters are those of the expressions."""
+        for w, _, states in self.members:
             is_remote = states is None and isinstance(w.states, RemoteStates)
-            if not is_of_kind or not (is_remote or (states is not None and same_objects(w.states or (), states))):
-                return None
-        return updates
+            if not is_remote and (states is None or not same_objects(w.states or (), states)):
+                return False
+        return True
 
     def count(self, epoch: float | None = None) -> None:
         """Write the scalars of the next update, by default of the same epoch, and count it."""
-        self.epoch = self.epoch if epoch is None else epoch
-        updates: Any = [w.updates for w in self.first]
-        self.before = self.optimizer.t, updates
+        self.before = self.optimizer.t, [w.updates for w in self.first]
         on_failure(self.restore, *self.before)
-        values: list[float] = []
-        for _, t in updates:
-            values += self.optimizer._get_scalars_at(t, self.epoch).values()
-        if self.table is not None and values != self.table_values:
+        self.write_scalars(epoch)
+        self.restore(*self.after(1))
+
+    def write_scalars(self, epoch: float | None, num_pending: int = 0) -> None:
+        """Write the scalars of the next update, after up to ``num_pending`` updates since ``before``."""
+        self.epoch = self.epoch if epoch is None else epoch
+        columns: list[list[float]] = []
+        for n in range(num_pending + 1):
+            columns.append([])
+            for _, t in self.before[1]:
+                columns[n] += self.optimizer._get_scalars_at(t + n, self.epoch).values()
+        if self.table is not None and columns != self.table_values:
             self.table_values = None
-            self.host_table[:, 0] = values
+            self.host_table.T[: num_pending + 1] = columns
+            self.host_table.T[num_pending + 1 :] = columns[-1]
             write_array(self.be, self.table, self.host_table)
-            self.table_values = values
-        self.restore(max(updates)[1] + 1, [(kind, t + 1) for kind, t in updates])
+            self.table_values = columns
+        self.optimizer.t = self.before[0]
+
+    def after(self, n: int) -> tuple[int, list[tuple[str, int]]]:
+        """Return the numbers of updates after n updates since ``before``."""
+        t, updates = self.before
+        return (max(updates)[1] + n if n else t), [(kind, t + n) for kind, t in updates]
 
     def restore(self, t: int, updates: Sequence[tuple[str, int]]) -> None:
         """Set the numbers of updates of the optimizer and of each group of parameters."""

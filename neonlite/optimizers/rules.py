@@ -41,6 +41,8 @@ class GradientDescentMomentum(Optimizer):
         Learning-rate schedule; default: constant.
     nesterov : bool
         Whether to use Nesterov's accelerated gradient; default: False.
+    master_weights : bool
+        Whether 16-bit parameters have float32 copies, which are updated in their place; default: False.
 
     Raises
     ------
@@ -69,6 +71,7 @@ class GradientDescentMomentum(Optimizer):
     name: str | None = None  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
     nesterov: bool = False
+    master_weights: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,6 +113,8 @@ class RMSProp(Optimizer):
         Name; default: the class name and a counter.
     schedule : Schedule
         Learning-rate schedule; default: constant.
+    master_weights : bool
+        Whether 16-bit parameters have float32 copies, which are updated in their place; default: False.
 
     References
     ----------
@@ -125,6 +130,7 @@ class RMSProp(Optimizer):
     param_clip_value: float | None = None
     name: str | None = None  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
+    master_weights: bool = False
 
     state_names = ("mean_square",)
 
@@ -155,6 +161,8 @@ class Adagrad(Optimizer):
         Name; default: the class name and a counter.
     schedule : Schedule
         Learning-rate schedule; default: constant.
+    master_weights : bool
+        Whether 16-bit parameters have float32 copies, which are updated in their place; default: False.
 
     References
     ----------
@@ -169,6 +177,7 @@ class Adagrad(Optimizer):
     param_clip_value: float | None = None
     name: str | None = None  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
+    master_weights: bool = False
 
     state_names = ("sum_of_squares",)
 
@@ -198,6 +207,8 @@ class Adadelta(Optimizer):
         Name; default: the class name and a counter.
     gradient_clip_norm, gradient_clip_value : float, optional
         Largest norm of all gradients, and largest magnitude of an element of a gradient; default: no limit.
+    master_weights : bool
+        Whether 16-bit parameters have float32 copies, which are updated in their place; default: False.
 
     References
     ----------
@@ -211,6 +222,7 @@ class Adadelta(Optimizer):
     name: str | None = None  # type: ignore[assignment]
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
+    master_weights: bool = False
 
     state_names = ("mean_square", "mean_square_step", "step")
 
@@ -248,6 +260,8 @@ class Adam(Optimizer):
         Name; default: "adam".
     schedule : Schedule
         Learning-rate schedule; default: constant.
+    master_weights : bool
+        Whether 16-bit parameters have float32 copies, which are updated in their place; default: False.
 
     References
     ----------
@@ -264,6 +278,7 @@ class Adam(Optimizer):
     param_clip_value: float | None = None
     name: str | None = "adam"  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
+    master_weights: bool = False
 
     state_names = ("mean", "mean_square")
 
@@ -473,6 +488,8 @@ class Lion(Optimizer):
         Name; default: the class name and a counter.
     schedule : Schedule
         Learning-rate schedule; default: constant.
+    master_weights : bool
+        Whether 16-bit parameters have float32 copies, which are updated in their place; default: False.
 
     References
     ----------
@@ -494,6 +511,7 @@ class Lion(Optimizer):
     param_clip_value: float | None = None
     name: str | None = None  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
+    master_weights: bool = False
 
     state_names = ("mean",)
 
@@ -530,6 +548,8 @@ class Muon(Optimizer):
         Name; default: the class name and a counter.
     schedule : Schedule
         Learning-rate schedule; default: constant.
+    master_weights : bool
+        Whether 16-bit parameters have float32 copies, which are updated in their place; default: False.
 
     References
     ----------
@@ -551,6 +571,7 @@ class Muon(Optimizer):
     param_clip_value: float | None = None
     name: str | None = None  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
+    master_weights: bool = False
 
     state_names = ("momentum",)
     merges_parameters = False
@@ -608,6 +629,8 @@ class ShiftAdaMax(Optimizer):
         Name; default: the class name and a counter.
     gradient_clip_norm, gradient_clip_value : float, optional
         Largest norm of all gradients, and largest magnitude of an element of a gradient; default: no limit.
+    master_weights : bool
+        Whether 16-bit parameters have float32 copies, which are updated in their place; default: False.
 
     References
     ----------
@@ -623,6 +646,7 @@ class ShiftAdaMax(Optimizer):
     name: str | None = None  # type: ignore[assignment]
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
+    master_weights: bool = False
 
     state_names = ("mean", "max_gradient")
 

@@ -7,13 +7,14 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from neonlite.backend import Backend, NervanaObject, Tensor
-from neonlite.backend.transaction import atomic, restore_on_failure, set_attributes
+from neonlite.backend.transaction import atomic, log, on_failure, restore_on_failure, set_attributes
 from neonlite.backend.validation import check_attributes, check_keys, checked_dataclass, from_name, instance, integer
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
-from neonlite.optimizers.optimizer import Optimizer, Row, Settings, get_param_list, last_writer
+from neonlite.optimizers.optimizer import MAX_PENDING_STEPS, Optimizer, Row, Settings, get_param_list, last_writer
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.optree import Operand, OpTreeNode
+from neonlite.programs import Trace
 from neonlite.tree_structure import untraced
 from neonlite.typing import Model
 
@@ -197,12 +198,15 @@ class WeightAverage(OptimizerWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.wrapped._check_rule(self.classnm)
-        self.state_names = (*self.wrapped.state_names, "average")
         self.merges_parameters = self.wrapped.merges_parameters
 
     @property
+    def _all_state_names(self) -> tuple[str, ...]:
+        return (*self.wrapped._all_state_names, "average")
+
+    @property
     def kind(self) -> str:
-        return f"{self.classnm}Of{self.wrapped.classnm}({', '.join(self.state_names)})"
+        return f"{self.classnm}Of{self.wrapped.classnm}({', '.join(self._all_state_names)})"
 
     def averaged(self, model: Model) -> Model:
         """Return a copy of a model with the averages as weights: to evaluate it, predict with it, or save it.
@@ -256,6 +260,8 @@ def layer_class_names() -> set[str]:
 
 MAX_CONSECUTIVE_SKIPS = 40  # after that many, the scale is not the cause
 SCALE_COUNTS = ("good_steps", "consecutive_skips", "total_skips")
+DEVICE_STATE = ("scale", *SCALE_COUNTS)  # and the number of updates that the host has not counted
+MAX_SCALE = 2.0**127
 
 
 @checked_dataclass
@@ -265,7 +271,8 @@ class LossScaling(OptimizerWrapper):
     The division is in float32. A step whose gradients are not all finite is skipped: parameters and states are
     unchanged. With ``dynamic``, the scale is halved after a skipped step, and doubled after ``growth_interval`` steps
     without one. ``Model.fit`` scales the errors; in a custom training loop, call
-    ``net.bprop(optimizer.scale_errors(errors))``.
+    ``net.bprop(optimizer.scale_errors(errors))``. The program of a step decides all this, and a GPU runs up to 8 steps
+    before the host reads it; to read an attribute, such as ``scale``, waits for the last step.
 
     Parameters
     ----------
@@ -296,7 +303,7 @@ class LossScaling(OptimizerWrapper):
     RuntimeError
         In ``optimize`` and ``step``, if the errors or the cost were not scaled by ``scale_errors``.
     FloatingPointError
-        In ``optimize`` and ``step``, after 40 consecutive skipped steps.
+        In ``optimize`` and ``step``, after 40 consecutive skipped steps, when the host next reads their number.
 
     References
     ----------
@@ -314,22 +321,54 @@ class LossScaling(OptimizerWrapper):
     growth_interval: int = 2000
     name: str | None = None  # type: ignore[assignment]
 
-    result_attributes = unread_attributes = (*Optimizer.unread_attributes, "scale", *SCALE_COUNTS)
+    result_attributes = unread_attributes = (*Optimizer.unread_attributes, *DEVICE_STATE, "_state", "_pending")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_attributes(self, "scale", above=0)
         self.growth_interval = integer("LossScaling: growth_interval", self.growth_interval)
         self.good_steps = self.consecutive_skips = self.total_skips = 0
-        self._device_scale: Any = None
+        self._state: Any = None  # the tensors (1, 1) of DEVICE_STATE and of the number of updates, views of one
+        self._pending: tuple[Any, int] = None, 0  # the ScaledStep of the steps that are not counted, and their number
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in (*DEVICE_STATE, "t") and vars(self).get("_pending", (None,))[0]:
+            self.settle()
+        return super().__getattribute__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in DEVICE_STATE and vars(self).get("_state"):
+            self.settle()
+            self._state[DEVICE_STATE.index(name)].fill(value)
+            self._state[-1].fill(0)
         super().__setattr__(name, value)
-        if name == "scale" and vars(self).get("_device_scale") is not None:
-            self._device_scale.fill(value)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_device_scale": None}
+        self.settle()
+        return {**vars(self), "_state": None}
+
+    def settle(self) -> None:
+        """Count the steps that only the device has counted; wait for it."""
+        step, _ = self._pending
+        if step is None:
+            return
+        with untraced():
+            scale, *counts, updates = map(float, self._state[0].base.get().ravel())
+        self._pending, n = (None, 0), int(updates)
+        vars(self).update(zip(SCALE_COUNTS, map(int, counts), strict=True), t=vars(self)["t"] + n)
+        if self.dynamic:
+            vars(self)["scale"] = scale
+        self._state[-1].fill(0)
+        step.count_updates(n)
+
+    def _check_skips(self) -> None:
+        """Raise FloatingPointError after too many skipped steps in a row; wait for the device."""
+        self.settle()
+        if self.consecutive_skips >= MAX_CONSECUTIVE_SKIPS:
+            raise FloatingPointError(
+                f"LossScaling: expected finite gradients, got NaN or infinity in {self.consecutive_skips} consecutive "
+                f"steps, down to a scale of {self.scale:g}. Training diverged: reduce the learning rate or the scale."
+            )
 
     def scale_errors(self, errors: Errors) -> Errors:
         """Multiply errors by the scale: tensors in place. CUDA graphs and programs read the current scale in each run.
@@ -355,10 +394,24 @@ class LossScaling(OptimizerWrapper):
 
     def _scale_on(self, be: Any) -> Tensor:
         """Return the scale as a tensor (1, 1) on a backend."""
-        if self._device_scale is None or self._device_scale.backend is not be:
+        if self._state is None or self._state[0].backend is not be:
+            self.settle()
             with untraced():
-                self._device_scale = be.zeros((1, 1), dtype="float32").fill(self.scale)
-        return cast(Tensor, self._device_scale)
+                rows = be.zeros((len(DEVICE_STATE) + 1, 1), dtype="float32")
+                self._state = [rows[i : i + 1] for i in range(len(rows))]
+                for name, x in zip(DEVICE_STATE, self._state, strict=False):
+                    x.fill(getattr(self, name))
+        return cast(Tensor, self._state[0])
+
+    def _state_after(self, finite: Operand) -> list[tuple[Tensor, Operand]]:
+        """Return the state on the device with its values after a step; finite: 1 or 0, whether it was an update."""
+        be: Any = finite.backend
+        scale, good, consecutive, total, updates = self._state
+        values = [scale, finite * (good + 1), (1 - finite) * (consecutive + 1), total + 1 - finite, updates + finite]
+        if self.dynamic:
+            is_grown = finite * (be.remainder(good + 1, self.growth_interval) == 0)
+            values[0] = be.minimum(scale * (0.5 + 0.5 * finite + is_grown), MAX_SCALE)
+        return list(zip(self._state, values, strict=True))
 
     def optimize(self, layer_list: Iterable[Layer], epoch: float = 0) -> None:
         layer_list = list(layer_list)
@@ -372,20 +425,24 @@ class LossScaling(OptimizerWrapper):
         gradients = [dw for (_, dw), _ in get_param_list(layer_list)]
         if not gradients:
             return
-        restore_on_failure(self, "t", "scale", *SCALE_COUNTS)
+        self._check_skips()
         be = cast("Backend", gradients[0].backend)
         scale = self._check_scaled(be)
-        if not be.evaluate([are_finite(be, gradients)])[0].get().item():
-            return self.count_skip()
-        be.assign(gradients, [be.astype(g, compute_dtype(g)) / scale for g in gradients])
-        self.count_update()
+        restore_on_failure(self, "t", *DEVICE_STATE)
+        pairs = self._state_after(are_finite(be, gradients))
+        pairs += [(g, be.astype(g, compute_dtype(g)) / scale) for g in gradients]
+        targets, values = zip(*pairs, strict=True)
+        be.assign(list(targets), list(values))
+        before, self._pending = self.t, (ScaledStep(self, [], gradients), 1)
+        if self.t == before:  # a skipped step
+            return
         self.wrapped.cuda_graphs = self.cuda_graphs
         self.wrapped.optimize(layer_list, epoch)
 
     def _check_scaled(self, be: Backend, gradients: Sequence[Operand] = ()) -> Tensor:
         """Return the scale as a tensor; RuntimeError unless errors, or the cost of gradients, were multiplied by it."""
         trees = [g.leaves.values() for g in gradients if isinstance(g, OpTreeNode) and g.leaves is not None]
-        scale = None if self._device_scale is None else self._scale_on(be)
+        scale = None if self._state is None else self._scale_on(be)
         if scale is None or (trees and not any(x is scale for leaves in trees for x in leaves)):
             raise RuntimeError(
                 "LossScaling: expected errors that were scaled before the backward pass, got none. Call "
@@ -396,25 +453,13 @@ class LossScaling(OptimizerWrapper):
 
     def _make_steps(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], settings: Settings) -> list[Any]:
         scale = self._check_scaled(cast("Backend", parameters[0].backend), gradients)
-        settings = settings._replace(divisors=(scale, *settings.divisors))
+        settings = settings._replace(divisors=(scale, *settings.divisors), num_updates=self._state[-1])
         return [ScaledStep(self, updates_of(self.wrapped, parameters, gradients, settings), gradients)]
 
-    def count_update(self) -> None:
-        """Count an update, and adapt the scale."""
-        self.t, self.good_steps, self.consecutive_skips = self.t + 1, self.good_steps + 1, 0
-        if self.dynamic and self.good_steps % self.growth_interval == 0:
-            self.scale *= 2
-
-    def count_skip(self) -> None:
-        """Count a step that was skipped, and adapt the scale; FloatingPointError after too many in a row."""
-        self.total_skips, self.consecutive_skips, self.good_steps = self.total_skips + 1, self.consecutive_skips + 1, 0
-        if self.consecutive_skips == MAX_CONSECUTIVE_SKIPS:
-            raise FloatingPointError(
-                f"LossScaling: expected finite gradients, got NaN or infinity in {MAX_CONSECUTIVE_SKIPS} consecutive "
-                f"steps, down to a scale of {self.scale:g}. Training diverged: reduce the learning rate or the scale."
-            )
-        if self.dynamic:
-            self.scale *= 0.5
+    def _trace(self, trace: Trace, steps: Sequence[Any]) -> None:
+        if any(getattr(step, "optimizer", None) is self for step in trace.steps):
+            trace.refuse("a second step of a LossScaling", "Pass all parameters to one step, or use one for each step")
+        super()._trace(trace, steps)
 
     def get_state(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in SCALE_COUNTS}
@@ -422,45 +467,78 @@ class LossScaling(OptimizerWrapper):
 
 
 class ScaledStep:
-    """An update by scaled gradients; without effect if one of them is not finite, which is known after it."""
+    """An update by scaled gradients; without effect if one of them is not finite, which only the device knows."""
 
     def __init__(self, optimizer: LossScaling, steps: Sequence[Any], gradients: Sequence[Operand]) -> None:
         self.optimizer, self.steps = optimizer, steps
         self.be: Any = gradients[0].backend
         self.is_replayed = all(step.is_replayed for step in steps)
-        self.overflow = self.be.zeros((1, 1))  # 0 if the gradients of the last run were finite, as in a dry run, else 1
 
     def current_updates(self) -> list[Any] | None:
         """Return what the steps of the wrapped optimizer return; None if one returns None."""
+        if self.optimizer._pending[0] is self:
+            are_unread = all(w.unread_updates == self.optimizer.settle for w in self.parameters)
+            return [] if are_unread and all(step.has_states() for step in self.steps) else None
         updates = [step.current_updates() for step in self.steps]
         return None if None in updates else updates
 
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The parameters of all steps."""
+        return [w for step in self.steps for w, *_ in step.members]
+
     def count(self, epoch: float | None = None) -> None:
-        """Count the update, until ``finish`` reads whether it was one."""
-        restore_on_failure(self.optimizer, "t", "scale", *SCALE_COUNTS)
+        """Write the scalars of the next update; ``settle`` counts it, if it is one."""
+        step, self.num_pending = self.optimizer._pending
+        if step is not self or self.num_pending == MAX_PENDING_STEPS:
+            self.optimizer._check_skips()
+            self.num_pending = 0
+            for part in self.steps:
+                part.before = part.optimizer.t, [w.updates for w in part.first]
+        for part in self.steps:
+            part.write_scalars(epoch, self.num_pending)
+
+    def defer_count(self) -> None:
+        """Let ``updates`` of the parameters be counted when it is read."""
+        for w in self.parameters:
+            w.unread_updates = self.optimizer.settle
+
+    def count_updates(self, n: int) -> None:
+        """Count n updates of the pending steps."""
         for step in self.steps:
-            step.count(epoch)
+            step.optimizer.t, updates = step.after(n)
+            for w, k, _ in step.members:
+                if w.unread_updates == self.optimizer.settle:  # else it has been set
+                    w.updates = updates[k]
 
     def finish(self) -> None:
-        """Adapt the scale; after an update without effect, restore the numbers of updates."""
-        if not self.overflow.get().item():
-            return self.optimizer.count_update()
-        for step in self.steps:
-            step.restore(*step.before)
-        self.optimizer.count_skip()
+        """Let the host count the update later; at once if the transaction may still fail."""
+        optimizer = self.optimizer
+        can_fail = log.undo is not None and not log.is_writing
+        if can_fail:
+            values = vars(optimizer)  # to read the attributes would count the steps before
+            on_failure(values.update, {name: values[name] for name in ("t", "_pending", *DEVICE_STATE)})
+            if self.num_pending:
+                on_failure(self.defer_count)
+            for step in self.steps:
+                restore_on_failure(step, "before")
+                on_failure(step.restore, *step.before)
+        optimizer._pending = self, self.num_pending + 1
+        self.defer_count()
+        if can_fail:
+            optimizer.settle()
 
     def assignments(self) -> list[tuple[Tensor, Operand]]:
-        """Return each parameter and state with its new value, or its old one if a gradient is not finite."""
+        """Return the state of the scale, parameters and states with new values, or with old ones in a skipped step."""
         be = self.be
-        gradients = [g for step in self.steps for _, g in step.gradients]
-        finite = are_finite(be, gradients)
+        finite = are_finite(be, [g for step in self.steps for _, g in step.gradients])
         pairs = [pair for step in self.steps for pair in step.assignments()]
-        return [(self.overflow, 1 - finite), *((t, be.where(finite, value, t)) for t, value in pairs)]
+        return [*self.optimizer._state_after(finite), *((t, be.where(finite, value, t)) for t, value in pairs)]
 
 
 def are_finite(be: Backend, gradients: Sequence[Operand]) -> Operand:
     """Return whether all elements of gradients are finite: 1 or 0, as an op-tree (1, 1)."""
-    return reduce(be.minimum, [be.reshape(be.min(be.finite(g)), (1, 1)) for g in gradients])
+    return reduce(be.minimum, [be.astype(be.reshape(be.min(be.finite(g)), (1, 1)), "float32") for g in gradients])
 
 
 def updates_of(

@@ -10,12 +10,10 @@ from neonlite.transforms.functions import (
     GELU, CrossEntropyBinary, CrossEntropyMulti, Explin, GANCost, Identity, Logistic, MeanSquared, Normalizer,
     PixelwiseSoftmax, Rectlin, Rectlinclip, Sign, SiLU, SmoothL1Loss, Softmax, SquareHingeLoss, SumSquared, Tanh,
 )
-from neonlite.transforms.metric import (
-    Accuracy, BitsPerCharacter, BLEUScore, EditDistance, LogLoss, Misclassification, MultiMetric, ObjectDetection,
-    Perplexity, PrecisionRecall, SequenceAccuracy, TopKMisclassification,
-)
 from neonlite.transforms.metrics import (
-    F1, R2, ROCAUC, ConfusionMatrix, CostMetric, MeanAbsoluteError, MeanSquaredError, get_metric,
+    F1, R2, ROCAUC, Accuracy, BitsPerCharacter, BLEUScore, ConfusionMatrix, CostMetric, EditDistance, LogLoss,
+    MeanAbsoluteError, MeanSquaredError, Misclassification, MultiMetric, ObjectDetection, Perplexity, PrecisionRecall,
+    SequenceAccuracy, TopKMisclassification, get_metric,
 )
 from neonlite.transforms.transform import ColorNoise, Cost, Metric, Transform
 

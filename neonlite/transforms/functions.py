@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from neonlite.backend import Backend
-from neonlite.backend.validation import check_number, integer, one_of
+from neonlite.backend.validation import by_name, check_number, integer, one_of
 from neonlite.messages import describe
 from neonlite.ops import composites
 from neonlite.optree import Operand
@@ -352,25 +352,15 @@ class GELU(Transform):
 
 
 # the activations that a name stands for, such as ``activation="relu"``: names of classes, and those of other libraries
-ACTIVATIONS: dict[str, Callable[[], Transform]] = {
-    "elu": Explin,
-    "explin": Explin,
-    "gelu": GELU,
-    "identity": Identity,
-    "leaky_relu": partial(Rectlin, 0.01),
-    "linear": Identity,
-    "logistic": Logistic,
-    "normalizer": Normalizer,
-    "rectlin": Rectlin,
-    "rectlinclip": Rectlinclip,
-    "relu": Rectlin,
-    "sigmoid": Logistic,
-    "sign": Sign,
-    "silu": SiLU,
-    "softmax": Softmax,
-    "swish": SiLU,
-    "tanh": Tanh,
-}
+ACTIVATIONS: dict[str, Callable[[], Transform]] = by_name(
+    *(Explin, GELU, Identity, Logistic, Normalizer, Rectlin, Rectlinclip, Sign, SiLU, Softmax, Tanh),
+    elu=Explin,
+    leaky_relu=partial(Rectlin, 0.01),
+    linear=Identity,
+    relu=Rectlin,
+    sigmoid=Logistic,
+    swish=SiLU,
+)
 
 
 # --- cost functions ---
@@ -696,21 +686,16 @@ class GANCost(Cost):
 
 
 # the costs that a name stands for, such as ``cost="cross_entropy"``: names of classes, and those of other libraries
-COSTS: dict[str, Callable[[], Cost]] = {
-    "binary_cross_entropy": CrossEntropyBinary,
-    "binary_crossentropy": CrossEntropyBinary,
-    "categorical_crossentropy": CrossEntropyMulti,
-    "cross_entropy": CrossEntropyMulti,
-    "crossentropybinary": CrossEntropyBinary,
-    "crossentropymulti": CrossEntropyMulti,
-    "huber": SmoothL1Loss,
-    "mean_squared_error": MeanSquared,
-    "meansquared": MeanSquared,
-    "mse": MeanSquared,
-    "smooth_l1": SmoothL1Loss,
-    "smoothl1loss": SmoothL1Loss,
-    "sparse_categorical_crossentropy": CrossEntropyMulti,
-    "squared_hinge": SquareHingeLoss,
-    "squarehingeloss": SquareHingeLoss,
-    "sumsquared": SumSquared,
-}
+COSTS: dict[str, Callable[[], Cost]] = by_name(
+    *(CrossEntropyBinary, CrossEntropyMulti, MeanSquared, SmoothL1Loss, SquareHingeLoss, SumSquared),
+    binary_cross_entropy=CrossEntropyBinary,
+    binary_crossentropy=CrossEntropyBinary,
+    categorical_crossentropy=CrossEntropyMulti,
+    cross_entropy=CrossEntropyMulti,
+    huber=SmoothL1Loss,
+    mean_squared_error=MeanSquared,
+    mse=MeanSquared,
+    smooth_l1=SmoothL1Loss,
+    sparse_categorical_crossentropy=CrossEntropyMulti,
+    squared_hinge=SquareHingeLoss,
+)

@@ -550,10 +550,8 @@ def scale_components(owner: NervanaObject, colorpca: Any, colorstd: Any) -> list
         raise TypeError(
             f"{owner.classnm}: expected colorpca as rows of scalars and colorstd as scalars, got other types"
         )
-    rows, std = (
-        [list(row) for row in colorpca],
-        [check_number(f"{owner.classnm}: an element of colorstd", s, low=0) for s in colorstd],
-    )
+    rows = [list(row) for row in colorpca]
+    std = [check_number(f"{owner.classnm}: an element of colorstd", s, low=0) for s in colorstd]
     if not rows or not std or any(len(row) != len(std) for row in rows):
         raise ValueError(
             f"{owner.classnm}: expected colorpca with one row per channel and one column per component, and colorstd "

@@ -48,11 +48,9 @@ class GraphNode(NamedTuple):
         """Return the graph node of an op-tree node or a leaf."""
         if isinstance(x, Triple):
             return GraphNode("op", " ".join([x.op, *format_attrs(x)]), str(x.info.shape), x)
-        return (
-            GraphNode("number", label(x), "", x)
-            if info_of(x) is None
-            else GraphNode("tensor", label(x), str(x.shape), x)
-        )
+        if info_of(x) is None:
+            return GraphNode("number", label(x), "", x)
+        return GraphNode("tensor", label(x), str(x.shape), x)
 
     @staticmethod
     def folded(tree: Triple, num_ops: int) -> GraphNode:
@@ -213,10 +211,7 @@ def has_only(number: int, value: Any) -> bool:
 
 
 def format_tree(
-    tree: Triple,
-    nodes: list[Triple],
-    format_node: Callable[[Triple, Formatter], str],
-    format_leaf: Formatter,
+    tree: Triple, nodes: list[Triple], format_node: Callable[[Triple, Formatter], str], format_leaf: Formatter
 ) -> str:
     """Return the tree in one line, or one line per distinct node if it has more than ``MAX_DISPLAYED_NODES``."""
     texts: dict[int, str] = {}
@@ -232,11 +227,8 @@ def format_tree(
     prefix = subexpression_prefix(nodes)
     texts = {id(node): f"{prefix}{i}" for i, node in enumerate(nodes, 1)}
     num_omitted = len(nodes) - MAX_DISPLAYED_NODES + 1 if len(nodes) > MAX_DISPLAYED_NODES else 0
-    lines = (
-        [f"... {num_omitted:,} of {len(nodes):,} lines omitted: {prefix}1 to {prefix}{num_omitted}"]
-        if num_omitted
-        else []
-    )
+    omitted = f"... {num_omitted:,} of {len(nodes):,} lines omitted: {prefix}1 to {prefix}{num_omitted}"
+    lines = [omitted] if num_omitted else []
     lines += [f"{texts[id(node)]} = {format_node(node, format_operand)}" for node in nodes[num_omitted:-1]]
     return "\n".join([*lines, format_node(tree, format_operand)])
 
@@ -497,12 +489,8 @@ class Steps:
     def __repr__(self) -> str:
         lines = [HEADER, *self._rows()]
         widths = [max(map(display_width, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join(
-                cell + " " * (width - display_width(cell)) for cell, width in zip(line, widths, strict=True)
-            ).rstrip()
-            for line in lines
-        )
+        padded = [[x + " " * (w - display_width(x)) for x, w in zip(line, widths, strict=True)] for line in lines]
+        return "\n".join("  ".join(line).rstrip() for line in padded)
 
     def _repr_html_(self) -> str:
         return str(table(self._rows(), header=HEADER))
@@ -535,10 +523,8 @@ def render_svg(graph: OpTreeGraph) -> str:
     """Return a self-contained SVG picture: ops in boxes, tensors in rounded boxes, scalars in ellipses."""
     layout = LayeredGraphLayout(graph)
     x, rank, widths = layout.x, layout.rank, layout.widths
-    width, height = (
-        max(c + w / 2 for c, w in zip(x, widths, strict=True)) + BOX_GAP_PX,
-        max(rank) * RANK_PITCH_PX + BOX_HEIGHT_PX + 2 * BOX_GAP_PX,
-    )
+    width = max(c + w / 2 for c, w in zip(x, widths, strict=True)) + BOX_GAP_PX
+    height = max(rank) * RANK_PITCH_PX + BOX_HEIGHT_PX + 2 * BOX_GAP_PX
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
         f'viewBox="0 0 {width:.0f} {height}" '
@@ -560,12 +546,8 @@ def render_svg(graph: OpTreeGraph) -> str:
     out.append(f'<path class="lines" fill="none" stroke="{EDGE_COLOR}" stroke-width="1.4" d="{"".join(lines)}"/>')
     out.append(f'<path class="heads" fill="{EDGE_COLOR}" d="{"".join(heads)}"/>')
     for i, node in enumerate(graph.nodes):
-        middle, top, node_width, (fill, edge) = (
-            x[i],
-            BOX_GAP_PX + rank[i] * RANK_PITCH_PX,
-            widths[i],
-            BOX_COLORS[node.kind],
-        )
+        middle, top, node_width = x[i], BOX_GAP_PX + rank[i] * RANK_PITCH_PX, widths[i]
+        fill, edge = BOX_COLORS[node.kind]
         paint = f'fill="{fill}" stroke="{edge}"' + ' stroke-dasharray="4"' * (node.kind == "omitted")
         out.append(f'<g class="{node.kind}"><title>{escape(str(node))}</title>')
         if node.kind == "number":
@@ -632,10 +614,8 @@ class LayeredGraphLayout:
 
     def ports(self, user: int) -> list[float]:
         """Return the x coordinate, relative to the center of a box, at which the edge of each operand ends."""
-        return [
-            self.widths[user] * (self._port_fraction(user, operand_index) - 0.5)
-            for operand_index in range(len(self.operands[user]))
-        ]
+        count = len(self.operands[user])
+        return [self.widths[user] * (self._port_fraction(user, i) - 0.5) for i in range(count)]
 
     def _order_ranks(self) -> list[list[int]]:
         ranks: list[list[int]] = [[] for _ in range(max(self.rank) + 1)]
@@ -662,11 +642,8 @@ class LayeredGraphLayout:
         return best
 
     def _barycenter(self, v: int, neighbor_index: dict[int, int], default: int) -> float:
-        positions = [
-            neighbor_index[u] + self._port_fraction(u, operand_index)
-            for u, operand_index in self.users[v]
-            if u in neighbor_index
-        ]
+        users = [(u, i) for u, i in self.users[v] if u in neighbor_index]
+        positions = [neighbor_index[u] + self._port_fraction(u, i) for u, i in users]
         positions += [neighbor_index[w] for w in self.operands[v] if w in neighbor_index]
         return sum(positions) / len(positions) if positions else default
 
@@ -789,8 +766,5 @@ def render_dot(graph: OpTreeGraph) -> str:
 
 
 RENDERERS: dict[str, Callable[[OpTreeGraph], str]] = {
-    "text": render_text,
-    "mermaid": render_mermaid,
-    "dot": render_dot,
-    "svg": render_svg,
+    f.__name__.removeprefix("render_"): f for f in (render_text, render_mermaid, render_dot, render_svg)
 }

@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import sequences
 
-from neonlite.data.corpora import load_corpus
+from neonlite.data.datasets import load_corpus
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,7 @@ from neonlite.callbacks import (
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Gaussian
 from neonlite.layers import Affine, BranchNode, GeneralizedCost, Linear, Multicost, Tree
-from neonlite.models import Model
-from neonlite.models.gan import GAN
+from neonlite.models import GAN, Model
 from neonlite.models.zoo import gan
 from neonlite.optimizers import Adam, GradientDescentMomentum
 from neonlite.transforms import (

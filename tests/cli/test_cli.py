@@ -19,7 +19,7 @@ import pytest
 from neonlite import cli
 from neonlite.callbacks import Callback
 from neonlite.cli import commands, main
-from neonlite.data import corpora, digits
+from neonlite.data import datasets, digits
 from neonlite.models import Model
 from neonlite.models.zoo import MODELS
 
@@ -160,7 +160,7 @@ def test_resuming_keeps_the_learning_rate_of_the_checkpoint(capsys, tmp_path):
 @pytest.mark.parametrize(("characters", "columns"), [(127, 1), (128, 1), (129, 2), (192, 2), (193, 3), (9 * 64, 8)])
 def test_a_short_text_has_as_many_columns_as_have_a_next_character_in_each_step(cpu, monkeypatch, characters, columns):
     texts = {"train": "ab" * 5000, "valid": ("ab" * characters)[:characters]}
-    monkeypatch.setattr(corpora, "load_corpus", lambda path, **_: corpora.Corpus("t", texts, 64, onehot_input=False))
+    monkeypatch.setattr(datasets, "load_corpus", lambda path, **_: datasets.Corpus("t", texts, 64, onehot_input=False))
     cpu.bsz = 50
     _, train, valid = commands.load_data("text", "t.txt")
     assert cpu.bsz == columns

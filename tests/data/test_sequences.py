@@ -45,7 +45,7 @@ def test_tokens_are_written_as_ids_and_one_hot_in_the_same_tensors(be):
 
 def test_no_token_is_a_column_of_zeros_or_id_0_and_steps_may_come_late(be):
     ids = np.array([[4, -1], [1, 3], [2, 2]], np.int32)
-    onehot, plain = TokenBuffers(be, 5, 3, True, "x", allow_missing=True), TokenBuffers(be, 5, 3, False, "x")
+    onehot, plain = TokenBuffers(be, 5, 3, True, "x"), TokenBuffers(be, 5, 3, False, "x")
     for _ in range(2):
         x = onehot.fill(2, [(slice(0, 1), ids[:, :1]), (slice(1, 2), ids[:, 1:])], delay=1).get()
         assert x.sum(axis=0).tolist() == [0, 0, 1, 0, 1, 1]

@@ -34,6 +34,7 @@ FLAT |= {
 }
 FLAT |= {"logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"}
 FLAT |= {"bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "random_words"}
+FLAT |= {"quantized_dot", "quantized_conv"}
 FLAT |= {"argsort", "searchsorted", "slogdet_sign", "max_pool_indices", "roi_pool_indices"}
 MATRIX_OPS = {op.name for op in OP_TABLE if op.compute_dtypes}  # linear algebra, in float32 and float64
 CELLS = ("rnn", "lstm", "gru")
@@ -443,6 +444,21 @@ MAKERS |= dict.fromkeys(("silu", "gelu", "leaky_relu", "elu", "softplus"), activ
 MAKERS |= dict.fromkeys(("batch_norm", "shift_batch_norm", "group_norm", "instance_norm"), channel_norms)
 MAKERS |= {"masked_softmax": masked_axes, "attention": attention}
 
+
+def quantized(op: Op) -> Iterator[Case]:
+    is_conv = op.name == "quantized_conv"
+    for sizes, relu in itertools.product([(1, 1, 1), (3, 4, 2), (2, 5, 6)], [False, True]):
+        nin, nout, N = sizes
+        W = (np.arange(4 * nin * nout) * 5 % 7 - 3).astype(np.int8)
+        attrs: dict[str, Any] = {"scale": 2.0**-7, "relu": relu}  # inputs from 1 on are clipped
+        if is_conv:
+            attrs |= {"strides": (1, 2), "padding": ((1, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
+        shape, weights = ((nin, 3, 4, N), (nin, 2, 2, nout)) if is_conv else ((nin, N), (nout, nin))
+        yield Case(op.name, (shape, np.resize(W, weights), (nout, 1), (nout, 1)), attrs)
+
+
+MAKERS |= dict.fromkeys(("quantized_dot", "quantized_conv"), quantized)
+
 # --- all cases ------------------------------------------------------------------------------------------------------
 
 CASES = {name: list({repr(case): case for case in make(ROW[name])}.values()) for name, make in MAKERS.items()}
@@ -463,6 +479,7 @@ def build_of_many(be: Backend, first: Any, *rest: Any, op: str, **attrs: Any) ->
 
 
 METHOD_OF |= {name: partial(build_of_many, op=name) for name in sorted(RECURRENT - {*CELLS})}
+METHOD_OF |= {name: partial(build_of_many, op=name) for name in ("quantized_dot", "quantized_conv")}
 
 
 def call(be: Backend, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:

@@ -450,6 +450,19 @@ def random_words(to: Any, seed: int, bits: int) -> Any:
     return np.array([word - 2**64 if word >= 2**63 else word for word in words]).reshape(to)
 
 
+def quantized_dot(x: Any, W: Any, factors: Any, bias: Any, scale: float, relu: bool) -> Any:
+    """Return the product of int8 weights with inputs rounded to int8."""
+    z = factors * (W.astype(float) @ np.clip(np.rint(x / scale), -128, 127)) + bias
+    return np.maximum(z, 0) if relu else z
+
+
+def quantized_conv(x: Any, W: Any, factors: Any, bias: Any, scale: float, relu: bool, **options: Any) -> Any:
+    """Return the correlation of int8 filters with images rounded to int8."""
+    sums = conv(np.clip(np.rint(x / scale), -128, 127), W.astype(float), **options)
+    z = factors.reshape(-1, *[1] * (x.ndim - 1)) * sums + bias.reshape(-1, *[1] * (x.ndim - 1))
+    return np.maximum(z, 0) if relu else z
+
+
 REFERENCE: dict[str, Callable[..., Any]] = {
     "neg": each(lambda x: -x),
     "abs": each(lambda x: x if x > 0 else -x),
@@ -693,5 +706,7 @@ REFERENCE |= {
     "group_norm": standardize_groups,
     "instance_norm": lambda x, *parameters, eps=1e-5: standardize_groups(x, *parameters, groups=len(x), eps=eps),
     "attention": attend,
+    "quantized_dot": quantized_dot,
+    "quantized_conv": quantized_conv,
     **RECURRENT,
 }

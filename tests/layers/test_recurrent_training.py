@@ -1,5 +1,5 @@
 """Recurrent layers as expressions of training steps: they carry their state across minibatches as fprop does, with its
-outputs, and the gradients of bprop (neonlite/layers/recurrent.py, neonlite/layers/bidirectional.py)."""
+outputs, and the gradients of bprop (neonlite/layers/recurrent.py)."""
 
 from __future__ import annotations
 

@@ -828,7 +828,7 @@ def test_the_op_tree_of_a_model_has_the_outputs_of_predict_and_its_preprocessing
 
 def test_the_op_tree_of_a_model_needs_a_configured_network_and_rows_of_its_shape():
     model = Model([Affine(1)])
-    with pytest.raises(RuntimeError, match=r"op_tree: expected a configured network, got none. Call fit or initialize"):
+    with pytest.raises(RuntimeError, match=r"op_tree: expected a configured network, got none. Call initialize"):
         model.op_tree([[1.0, 2.0]])
     with model.be.batch_size(2):
         model.initialize(2)

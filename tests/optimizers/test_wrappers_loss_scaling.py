@@ -6,9 +6,11 @@ import shutil
 import numpy as np
 import pytest
 
+import neonlite as nl
 from neonlite import Backend, gen_backend
 from neonlite.backend import NervanaObject
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
+from neonlite.backend.transaction import atomic
 from neonlite.callbacks import Callback, Callbacks
 from neonlite.data import ArrayIterator, digits
 from neonlite.initializers import Gaussian
@@ -131,7 +133,7 @@ def test_the_scale_is_doubled_only_after_growth_interval_consecutive_steps():
 
 
 def test_training_stops_when_no_scale_helps():
-    with pytest.raises(FloatingPointError, match=r"in 40 consecutive steps, down to a scale of 1\.86265e-09"):
+    with pytest.raises(FloatingPointError, match=r"in 40 consecutive steps, down to a scale of 9\.31323e-10"):
         trained(LossScaling(Adam()), "float16", epochs=9, scale=1e30)
 
 
@@ -200,14 +202,14 @@ def test_a_scale_that_is_set_between_steps_counts_for_errors_and_gradients(dynam
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_the_steps_of_a_summary_are_not_skipped(dtype):
-    be = NervanaObject.be = Backend("cpu", rng_seed=1, batch_size=8, default_dtype=dtype)
+    NervanaObject.be = Backend("cpu", rng_seed=1, batch_size=8, default_dtype=dtype)
 
     def tensors(optimizer):
         network = Sequential([Affine(50, Gaussian())])
         return network.summary((6,), optimizer=optimizer).memory.tensors
 
     nbytes = tensors(LossScaling(GradientDescentMomentum(0.1, 0.9))) - tensors(GradientDescentMomentum(0.1, 0.9))
-    assert 0 <= nbytes <= 2 * be.empty((1, 1), dtype="float32").nbytes  # the scale, and the check of gradients
+    assert nbytes == (5 + 7) * 4  # the scale and its counts, and the rates of seven more steps
 
 
 def test_gradients_of_unscaled_errors_are_rejected():
@@ -249,3 +251,144 @@ def test_a_state_has_the_keys_of_get_state(change):
     with pytest.raises(ValueError, match=r"LossScaling: expected a dict with t, scale, .* for the state, got"):
         scaling.set_state(before | change)
     assert scaling.get_state() == before
+
+
+# --- the state on the device, which the host reads when asked ---
+
+
+def make_step(be, optimizer, n=3):
+    w = be.array(np.linspace(0.5, 1.5, n)[:, None])
+    return w, nl.jit(
+        lambda x: optimizer.step([w], [nl.Autodiff(optimizer.scale_errors(x * w), be).get_grad_op_tree(w)])
+    )
+
+
+def gradient_of(n, is_finite=True):
+    x = np.random.default_rng(n).normal(size=(3, 1))
+    x[1] = x[1] if is_finite else np.inf
+    return x
+
+
+def textbook_adam(w, finite, scale, interval, rate=0.01, b1=0.9, b2=0.999):
+    """Return weights, the scale, and counts of Adam with loss scaling, by the equations of the papers."""
+    m = v = 0.0
+    t = good = row = total = 0
+    for n, ok in enumerate(finite):
+        if not ok:
+            good, row, total, scale = 0, row + 1, total + 1, scale / 2
+            continue
+        t, good, row, g = t + 1, good + 1, 0, gradient_of(n)
+        scale *= 2 if good % interval == 0 else 1
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        w = w - rate * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + 1e-8 / np.sqrt(1 - b2**t))
+    return w, (scale, t, good, row, total)
+
+
+@pytest.mark.parametrize("runtime", ["cpu", "simulated"])
+@pytest.mark.parametrize("reads", [(), (4, 5, 13), range(30)], ids=["at the end", "at times", "always"])
+def test_a_compiled_step_skips_and_scales_as_the_textbook_whenever_the_host_reads(runtime, reads):
+    if runtime == "simulated" and shutil.which("g++") is None:
+        pytest.skip("the kernel simulator needs g++")
+    be = NervanaObject.be = Backend(SimulatedGPU() if runtime == "simulated" else runtime)
+    optimizer = LossScaling(Adam(0.01), 2.0**10, growth_interval=3)
+    w, step = make_step(be, optimizer)
+    start, finite = w.get().astype(np.float64), [n not in (0, 1, 2, 9, 10, 20) for n in range(30)]
+    for n, ok in enumerate(finite):
+        step(be.array(gradient_of(n, ok)))
+        if n in reads:
+            expected = textbook_adam(start, finite[: n + 1], 2.0**10, 3)[1]
+            assert (optimizer.scale, w.updates) == (expected[0], ("Adam(mean, mean_square)", expected[1]))
+    expected, counts = textbook_adam(start, finite, 2.0**10, 3)
+    np.testing.assert_allclose(w.get(), expected, rtol=1e-5)
+    result = optimizer.scale, optimizer.t, optimizer.good_steps, optimizer.consecutive_skips, optimizer.total_skips
+    assert result == counts
+    assert (w.updates[1], optimizer.optimizer.t) == (24, 24)
+
+
+def test_the_host_reads_one_step_in_eight(monkeypatch):
+    be = NervanaObject.be = Backend("cpu")
+    optimizer, reads, get = LossScaling(Adam(0.01)), [], nl.Tensor.get
+    w, step = make_step(be, optimizer)
+    x = be.array(gradient_of(0))
+    monkeypatch.setattr(nl.Tensor, "get", lambda self: reads.append(1) or get(self))
+    for _ in range(33):
+        step(x)
+    assert len(reads) - len(step.programs) <= 5  # the first call reads the new table of scalars, too
+    assert w.updates[1] == optimizer.optimizer.t == 33
+
+
+def test_a_learning_rate_that_changes_counts_for_the_steps_after_skipped_ones():
+    def run(rates, finite):
+        be = NervanaObject.be = Backend("cpu")
+        adam = Adam(0.01)
+        optimizer = LossScaling(adam, 1.0, dynamic=False)
+        w, step = make_step(be, optimizer)
+        for adam.learning_rate, ok in zip(rates, finite, strict=True):
+            step(be.array(gradient_of(5, ok)))
+        return w.get()
+
+    alike([run([0.1, 0.1, 0.2, 0.4], [False, True, False, True])], [run([0.1, 0.4], [True, True])])
+
+
+@pytest.mark.parametrize("num_before", [0, 1, 6, 7, 8])
+@pytest.mark.parametrize("finite", [True, False])
+def test_a_transaction_that_fails_after_steps_leaves_no_trace(num_before, finite):
+    def run(fails):
+        be = NervanaObject.be = Backend("cpu")
+        optimizer = LossScaling(Adam(0.01), growth_interval=2)
+        w, step = make_step(be, optimizer)
+
+        def transaction():
+            for n in range(3):
+                step(be.array(gradient_of(n, finite or n != 1)))
+            raise MemoryError
+
+        for n in range(num_before):
+            step(be.array(gradient_of(n)))
+        if fails:
+            with pytest.raises(MemoryError):
+                atomic(transaction)
+        for n in range(4):
+            step(be.array(gradient_of(n)))
+        return [w.get(), *[x.get() for x in w.states]], w.updates, optimizer.get_state()
+
+    (values, *counts), (expected, *expected_counts) = run(True), run(False)
+    alike(values, expected)
+    assert counts == expected_counts
+
+
+def test_two_steps_of_one_loss_scaling_are_refused_in_a_compiled_function():
+    be = NervanaObject.be = Backend("cpu")
+    v, w, optimizer = be.ones((1, 1)), be.ones((1, 1)), LossScaling(Adam())
+
+    @nl.jit
+    def both(x):
+        optimizer.step([v], [optimizer.scale_errors(x * 1)])
+        optimizer.step([w], [optimizer.scale_errors(x * 1)])
+
+    with pytest.raises(TypeError, match=r"got a second step of a LossScaling\. Pass all parameters to one step"):
+        both(be.ones((1, 1)))
+
+
+def test_two_programs_update_one_parameter_in_turn():
+    be = NervanaObject.be = Backend("cpu")
+    optimizer = LossScaling(Adam(0.01), 8.0, growth_interval=5)
+    w, step = make_step(be, optimizer)
+    other = nl.jit(lambda x: optimizer.step([w], [optimizer.scale_errors(x * 1)]))
+    plain, adam = be.array(w.get()), Adam(0.01)
+    for n in range(20):
+        x = be.array(gradient_of(n))
+        (other if n % 3 == 0 else step)(x)
+        adam.step([plain], [x])
+    alike([w.get()], [plain.get()])
+    assert (w.updates, optimizer.scale) == (plain.updates, 8.0 * 2**4)
+
+
+def test_states_that_are_replaced_after_a_step_start_again():
+    be = NervanaObject.be = Backend("cpu")
+    w, step = make_step(be, LossScaling(Adam(0.01)))
+    for _ in range(3):
+        step(be.array(gradient_of(0)))
+    w.states = w.updates = None
+    step(be.array(gradient_of(0)))
+    assert w.updates == ("Adam(mean, mean_square)", 1)

@@ -45,33 +45,23 @@ class MatmulPrimitives:
 
 # --- convolution ---
 #
-# Forward, backward-data and backward-weights by matrix products over gathered rows (a row-wise im2col).
+# Forward, backward-data and backward-weights by matrix products over gathered windows (im2col, Chellapilla et al.
+# 2006).
 #
-# For filter row (t, r) and some output rows, the S shifted copies of the input rows that it covers are a matrix (C*S,
-# columns), and its product with the filter row (C*S, K) is the contribution of that row to the output. Filter rows
-# share input rows, so each input row is copied S times and not R*S times as in im2col (Chellapilla et al. 2006). Only a
-# few rows are copied at a time, so that they stay in the cache. The gradients use the same matrices.
+# The shifted copies of some windows, one for each weight of a filter, are a matrix (C*T*R*S, columns). Its product with
+# the filters (C*T*R*S, K) is the output there. The gradients use the same matrices. Only a few windows are gathered at
+# a time, so that they stay in the cache.
 #
-# Example: an image of one channel, 4 by 5, and a filter of 3 by 3. Output rows 0 and 1 need input rows 0 to 3, whose
-# shifts are ``x[0:4, 0:3]``, ``x[0:4, 1:4]`` and ``x[0:4, 2:5]``. Filter row r covers the shifted rows r and r + 1: its
-# three weights times that (3, 2 * 3) matrix are its contribution to the two output rows. The result is the sum of three
-# products.
-#
-# If a filter row has few weights, as with three color channels, these products are too small to be fast. Then all
-# filter rows are gathered and multiplied at once, as in im2col.
+# Example: an image of one channel, 4 by 5, and a filter of 3 by 3. The nine shifted copies of the two rows of three
+# windows are ``x[r : r + 2, s : s + 3]``, a matrix (9, 6). Its product with the nine weights is the output.
 
-MAX_GATHERED_BYTES = 1 << 23  # of shifted input rows that are processed at once
-# weights in a filter row, C * S, below which all rows are multiplied at once; by benchmarks/thresholds.py with one
-# thread, that takes 0.6 (3 weights) to 0.95 (24) of the time, and at 48 to 96 weights the same
-MIN_ROW_WEIGHTS = 48
+MAX_GATHERED_BYTES = 1 << 22  # of the matrix of gathered windows; 1 << 21 to 1 << 24 differ by less than 10 %
 
 
-class OutputRows(NamedTuple):
-    """The n output rows (m, p) to (m, p + n - 1): ``columns`` of the output viewed as a matrix (K, M*P*Q*N)."""
+class Windows(NamedTuple):
+    """Consecutive windows: the ranges along M, P and Q, and ``columns`` of the output as a matrix (K, M*P*Q*N)."""
 
-    m: int
-    p: int
-    n: int
+    ranges: tuple[range, ...]
     columns: slice
 
 
@@ -80,53 +70,34 @@ class ConvPrimitives(MatmulPrimitives):
 
     def conv_fprop(self, layer: ConvLayer, i: Array, f: Array, o: Array, alpha: float, beta: float) -> None:
         """Compute ``o = alpha conv(i, f) + beta o``: (C, D, H, W, N), (C, T, R, S, K), (K, M, P, Q, N)."""
-        padded, filters = self._pad_image(layer, i), self._filters_by_row(layer, f)
+        padded, filters = self._pad_image(layer, i), self.runtime.reshape(f, layer.dimF2)
         out = self.runtime.reshape(o, (layer.K, layer.sizeO // layer.K))
-        for rows in self._iter_output_rows(layer, i):
-            for t in range(layer.T):
-                shifted = self._gather_shifts(layer, padded, rows, t)
-                for r in range(filters.shape[1]):
-                    row = self.xp.permute_dims(filters[t, r, ...], (1, 0))
-                    input_rows = self._as_matrix(layer, shifted[self._filter_row_slices(layer, rows, r)], row.shape[1])
-                    self.gemm(row, input_rows, out[:, rows.columns], alpha, beta if t == r == 0 else 1.0)
+        for windows in self._iter_windows(layer, i):
+            gathered = self._gather_windows(layer, padded, windows)
+            self.gemm(self.xp.permute_dims(filters, (1, 0)), gathered, out[:, windows.columns], alpha, beta)
 
     def conv_bprop(self, layer: ConvLayer, f: Array, e: Array, d: Array, alpha: float, beta: float) -> None:
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do."""
-        error, filters = self.runtime.reshape(e, (layer.K, layer.sizeO // layer.K)), self._filters_by_row(layer, f)
-        padded = self.get_workspace("padded", self._padded_shape(layer), d)
-        padded[...] = 0
-        for rows in self._iter_output_rows(layer, e):
-            for t in range(layer.T):
-                shifted = self.get_workspace("shifted", self._gathered_shape(layer, rows), d)
-                shifted[...] = 0
-                for r in range(filters.shape[1]):
-                    row = filters[t, r, ...]
-                    product = self.get_workspace("row", (row.shape[0], rows.n * layer.Q * layer.N), d)
-                    self.gemm(row, error[:, rows.columns], product, alpha)
-                    slices = self._filter_row_slices(layer, rows, r)
-                    shifted[slices] += self.xp.reshape(product, shifted[slices].shape)
-                for k, (r, s) in enumerate(list_shifts(layer)):
-                    padded[self._shift_slices(layer, rows, t, r, s)] += shifted[:, k, ...]
-        scale_and_add(d, padded[self._interior_slices(layer)], beta)
+        error = self.runtime.reshape(e, (layer.K, layer.sizeO // layer.K))
+        filters, shape = self.runtime.reshape(f, layer.dimF2), self._padded_shape(layer)
+        total = d if shape == layer.dimI else self.get_workspace("padded", shape, d)
+        scale_and_add(total, 0, beta if total is d else 0)
+        for windows in self._iter_windows(layer, e):
+            product, by_shift = self._windows_matrix(layer, windows, d)
+            self.gemm(filters, error[:, windows.columns], product, alpha)
+            for k, slices in enumerate(iter_shifts(layer, windows)):
+                total[slices] += by_shift[:, k, ...]
+        if total is not d:
+            scale_and_add(d, total[self._interior_slices(layer)], beta)
 
     def conv_update(self, layer: ConvLayer, i: Array, e: Array, u: Array, alpha: float, beta: float) -> None:
         """Compute ``u = alpha dE/df + beta u`` of the error e = dE/do."""
-        padded = self._pad_image(layer, i)
+        padded, total = self._pad_image(layer, i), self.runtime.reshape(u, layer.dimF2)
         error = self.runtime.reshape(e, (layer.K, layer.sizeO // layer.K))
-        gradient = self.get_workspace("filters", tuple(layer.dimF[axis] for axis in filter_axes_order(layer)), u)
-        total = self.runtime.reshape(gradient, (layer.T, products_per_depth(layer), -1, layer.K))
-        total[...] = 0
-        for rows in self._iter_output_rows(layer, i):
-            for t in range(layer.T):
-                shifted = self._gather_shifts(layer, padded, rows, t)
-                for r in range(products_per_depth(layer)):
-                    input_rows = self._as_matrix(
-                        layer, shifted[self._filter_row_slices(layer, rows, r)], total.shape[2]
-                    )
-                    errors = self.xp.permute_dims(error[:, rows.columns], (1, 0))
-                    self.gemm(input_rows, errors, total[t, r, ...], alpha, 1.0)
-        inverse = tuple(filter_axes_order(layer).index(axis) for axis in range(5))
-        scale_and_add(u, self.xp.permute_dims(gradient, inverse), beta)
+        for windows in self._iter_windows(layer, i):
+            gathered = self._gather_windows(layer, padded, windows)
+            self.gemm(gathered, self.xp.permute_dims(error[:, windows.columns], (1, 0)), total, alpha, beta)
+            beta = 1.0
 
     def computes(self, op: str, layer: Any) -> bool:
         """Return whether a library computes an op of the table for images: in NHWC, and with groups."""
@@ -139,26 +110,34 @@ class ConvPrimitives(MatmulPrimitives):
         """
         return False
 
-    # --- rows and shifts ---
+    # --- windows and shifts ---
 
-    def _iter_output_rows(self, layer: ConvLayer, like: Array) -> Iterator[OutputRows]:
-        """Yield groups of output rows whose gathered input rows fit in MAX_GATHERED_BYTES."""
-        bytes_per_row = (
-            max(layer.C * len(list_shifts(layer)), layer.K) * layer.Q * layer.N * self.xp.finfo(like.dtype).bits // 8
-        )
-        count = max(1, MAX_GATHERED_BYTES // bytes_per_row)
-        row_size = layer.Q * layer.N
-        for m in range(layer.M):
-            for p in range(0, layer.P, count):
-                first = (m * layer.P + p) * row_size
-                n = min(count, layer.P - p)
-                yield OutputRows(m, p, n, slice(first, first + n * row_size))
+    def _iter_windows(self, layer: ConvLayer, like: Array) -> Iterator[Windows]:
+        """Yield groups of windows whose gathered matrix fits in MAX_GATHERED_BYTES."""
+        bytes_per_window = max(layer.dimF2) * layer.N * self.xp.finfo(like.dtype).bits // 8
+        limit, sizes = max(1, MAX_GATHERED_BYTES // bytes_per_window), layer.MPQ
+        axis = next(a for a in range(3) if a == 2 or math.prod(sizes[a + 1 :]) <= limit)
+        later = sizes[axis + 1 :]
+        count, end = limit // math.prod(later) or 1, 0
+        for before in itertools.product(*map(range, sizes[:axis])):
+            for first in range(0, sizes[axis], count):
+                along = range(first, min(first + count, sizes[axis]))
+                ranges = *(range(n, n + 1) for n in before), along, *map(range, later)
+                start, end = end, end + math.prod(map(len, ranges)) * layer.N
+                yield Windows(ranges, slice(start, end))
 
-    def _filters_by_row(self, layer: ConvLayer, f: Array) -> Array:
-        """Return the filters as one matrix per product: (T, R, C*S, K), or (T, 1, C*R*S, K)."""
-        filters = self.get_workspace("filters", tuple(layer.dimF[axis] for axis in filter_axes_order(layer)), f)
-        filters[...] = self.xp.permute_dims(f, filter_axes_order(layer))
-        return self.runtime.reshape(filters, (layer.T, products_per_depth(layer), -1, layer.K))
+    def _windows_matrix(self, layer: ConvLayer, windows: Windows, like: Array) -> tuple[Array, Array]:
+        """Return an uninitialized matrix (C*T*R*S, columns), and its view (C, T*R*S, windows along M, P and Q, N)."""
+        sizes = *map(len, windows.ranges), layer.N
+        matrix = self.get_workspace("gathered windows", (layer.dimF2[0], math.prod(sizes)), like)
+        return matrix, self.runtime.reshape(matrix, (layer.C, math.prod(layer.TRS), *sizes))
+
+    def _gather_windows(self, layer: ConvLayer, padded: Array, windows: Windows) -> Array:
+        """Return the shifted copies of a padded image as a matrix (C*T*R*S, columns)."""
+        matrix, by_shift = self._windows_matrix(layer, windows, padded)
+        for k, slices in enumerate(iter_shifts(layer, windows)):
+            by_shift[:, k, ...] = padded[slices]
+        return matrix
 
     def _padded_shape(self, layer: ConvLayer) -> tuple[int, ...]:
         each = zip(layer.DHW, layer.padding, layer.padding_after, strict=True)
@@ -177,60 +156,15 @@ class ConvPrimitives(MatmulPrimitives):
         padded[self._interior_slices(layer)] = i
         return padded
 
-    def _gathered_shape(self, layer: ConvLayer, rows: OutputRows) -> tuple[int, ...]:
-        """Return (C, shifts, input rows, Q, N), the shape of the input rows gathered for a group of output rows."""
-        extra = (rows.n - 1) * (layer.strides[1] - 1) + (layer.R - 1) * layer.dilation[1]
-        height = rows.n if uses_full_im2col(layer) else rows.n + extra
-        return (layer.C, len(list_shifts(layer)), height, layer.Q, layer.N)
 
-    def _shift_slices(self, layer: ConvLayer, rows: OutputRows, t: int, r: int, s: int) -> tuple[Any, ...]:
-        """Return the slices of the padded image that shift (r, s) copies: (C, input rows, Q, N)."""
-        z = rows.m * layer.strides[0] + t * layer.dilation[0]
-        y, x = rows.p * layer.strides[1] + r * layer.dilation[1], s * layer.dilation[2]
-        step, height = layer.strides[1] if uses_full_im2col(layer) else 1, self._gathered_shape(layer, rows)[2]
-        down = slice(y, y + (height - 1) * step + 1, step)
-        across = slice(x, x + (layer.Q - 1) * layer.strides[2] + 1, layer.strides[2])
-        return (slice(None), z, down, across, slice(None))
-
-    def _gather_shifts(self, layer: ConvLayer, padded: Array, rows: OutputRows, t: int) -> Array:
-        shifted = self.get_workspace("shifted", self._gathered_shape(layer, rows), padded)
-        for k, (r, s) in enumerate(list_shifts(layer)):
-            shifted[:, k, ...] = padded[self._shift_slices(layer, rows, t, r, s)]
-        return shifted
-
-    def _as_matrix(self, layer: ConvLayer, input_rows: Array, height: int) -> Array:
-        """Return shifted input rows as a matrix: a view, or a copy if the stride between rows is above 1."""
-        if not uses_full_im2col(layer) and layer.strides[1] > 1:
-            strided, input_rows = input_rows, self.get_workspace("input rows", input_rows.shape, input_rows)
-            input_rows[...] = strided
-        return self.xp.reshape(input_rows, (height, -1))
-
-    def _filter_row_slices(self, layer: ConvLayer, rows: OutputRows, r: int) -> tuple[Any, ...]:
-        """Return the slices of the shifted input rows that filter row r covers."""
-        if uses_full_im2col(layer):
-            return (...,)
-        y, stride = r * layer.dilation[1], layer.strides[1]
-        return (slice(None), slice(None), slice(y, y + (rows.n - 1) * stride + 1, stride), ...)
-
-
-def uses_full_im2col(layer: ConvLayer) -> bool:
-    """Return whether all filter rows are multiplied at once."""
-    return layer.C * layer.S < MIN_ROW_WEIGHTS
-
-
-def products_per_depth(layer: ConvLayer) -> int:
-    """Return the number of products per depth of the filter."""
-    return 1 if uses_full_im2col(layer) else layer.R
-
-
-def list_shifts(layer: ConvLayer) -> list[tuple[int, int]]:
-    """Return (r, s) for each copy of the input rows."""
-    return [(r, s) for r in range(layer.R if uses_full_im2col(layer) else 1) for s in range(layer.S)]
-
-
-def filter_axes_order(layer: ConvLayer) -> tuple[int, ...]:
-    """Return the axes C, T, R, S, K of the filters in the order of the matrices."""
-    return (1, 0, 2, 3, 4) if uses_full_im2col(layer) else (1, 2, 0, 3, 4)
+def iter_shifts(layer: ConvLayer, windows: Windows) -> Iterator[tuple[slice, ...]]:
+    """Yield, for each weight of a channel, the slices of the padded image that it multiplies for some windows."""
+    each = zip(windows.ranges, layer.TRS, layer.strides, layer.dilation, strict=True)
+    along = [
+        [slice(r.start * stride + k * gap, (r.stop - 1) * stride + k * gap + 1, stride) for k in range(size)]
+        for r, size, stride, gap in each
+    ]
+    return ((slice(None), *slices, slice(None)) for slices in itertools.product(*along))
 
 
 def scale_and_add(out: Array, value: Array, beta: float) -> None:
@@ -475,12 +409,40 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Compute the softmax y of each row of x. If ``is_masked``, that of a row of only -inf is 0, else NaN."""
         raise NotImplementedError
 
+    def computes_softmax_backward(self, rows: tuple[int, ...]) -> bool:
+        """Return whether ``softmax_backward`` computes rows of this shape."""
+        return False
+
+    def softmax_backward(self, dz: Array, z: Array, dx: Array) -> None:
+        """Compute ``dx = z (dz - sum(z dz))`` of each row."""
+        raise NotImplementedError
+
     def computes_row_norm(self, rows: tuple[int, ...], eps: float) -> bool:
         """Return whether ``row_norm`` computes rows of this shape."""
         return False
 
     def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
         """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""
+        raise NotImplementedError
+
+    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, dx: Array, *, eps: float) -> None:
+        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
+        raise NotImplementedError
+
+    def computes_quantized(self, layer: Any) -> bool:
+        """Return whether ``quantized_conv`` computes a layer, or ``quantized_dot`` a product (nout, nin, N)."""
+        return False
+
+    def quantized_dot(
+        self, x: Array, W: Array, factors: Array, bias: Array, out: Array, *, scale: float, relu: bool
+    ) -> None:
+        """Compute ``out = factors (W round(x / scale)) + bias`` of int8 weights, or max(., 0) of it."""
+        raise NotImplementedError
+
+    def quantized_conv(
+        self, layer: Any, x: Array, W: Array, factors: Array, bias: Array, out: Array, *, scale: float, relu: bool
+    ) -> None:
+        """Compute ``out = factors conv(round(x / scale), W) + bias`` of images in NHWC, or max(., 0) of it."""
         raise NotImplementedError
 
     def operand_shifts(self, plan: Any) -> dict[int, int]:

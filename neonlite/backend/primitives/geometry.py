@@ -223,6 +223,12 @@ class PoolLayer(LayerObject):
         """Whether windows have one channel and no padding along channels, so that NHWC images can be pooled."""
         return bool(self.J == 1 and self.C == self.K and not self.padding[0])
 
+    @property
+    def covers_image(self) -> bool:
+        """Whether each element of the image is in exactly one window, and there is no padding."""
+        each = zip(self.dimI[:4], self.dimO[:4], self.JTRS, self.strides, self.padding, strict=True)
+        return all(not pad and window == stride and n == count * window for n, count, window, stride, pad in each)
+
     def window_offsets(self) -> list[WindowOffsets]:
         """Return the window offsets along each of the axes C, D, H and W."""
         each = zip(self.dimI[:4], self.dimO[:4], self.JTRS, self.strides, self.padding, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -124,8 +125,10 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         return norm_call(primitives, plan, v)
     if step.op is TRANSPOSED:
         return PrimitiveCall(primitives.copy_transposed, cast("tuple[int]", step.inputs), (v,))
-    if step.op is SOFTMAX:
-        return softmax_call(primitives, plan, v)
+    if step.op in ROW_FUNCTIONS:
+        return rows_call(primitives, plan, v)
+    if step.op in (QUANTIZED_DOT, QUANTIZED_CONV):
+        return quantized_call(primitives, plan, v)
     if (found := image_layer(primitives, plan, v)) is None:
         return None
     roles, layer, call = found
@@ -174,22 +177,47 @@ def reorder_call(primitives: ReferencePrimitives, plan: Plan, values: Sequence[i
     return PrimitiveCall(run, tuple(inputs), tuple(values), is_repeatable=all(map(plan.is_contiguous, inputs)))
 
 
-def softmax_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
-    """Return the softmax over the last axis."""
-    step, reshape = plan.step_of(v), primitives.runtime.reshape
+def rows_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
+    """Return a function of rows, whose operands have the shape of the result or one element for each row."""
+    step, reshape, attrs = plan.step_of(v), primitives.runtime.reshape, dict(plan.step_of(v).attrs)
     inputs: Any = step.inputs
-    rows, is_strided = matrix_shape(step.shape, len(step.shape) - 1), not plan.is_contiguous(inputs[0])
+    function, rows = ROW_FUNCTIONS[step.op](primitives), matrix_shape(step.shape, attrs.pop("rank"))
+    shapes = [rows if plan.shape(x) == step.shape else rows[:1] for x in (*inputs, v)]
+    strided = [n for n, x in enumerate(inputs) if not plan.is_contiguous(x)]
 
-    def run(x: NativeArray, y: NativeArray) -> None:
-        x = contiguous_copy(primitives, 0, x) if is_strided else x
-        primitives.softmax(reshape(x, rows), reshape(y, rows), **step.attrs)
+    def run(*arrays: NativeArray) -> None:
+        operands = list(arrays)
+        for n in strided:
+            operands[n] = contiguous_copy(primitives, n, operands[n])
+        function(*map(reshape, operands, shapes), **attrs)
+
+    return PrimitiveCall(run, inputs, (v,))
+
+
+def quantized_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
+    """Return a product or a convolution of int8, of images in NHWC."""
+    step = plan.step_of(v)
+    inputs, options = cast("tuple[int, ...]", step.inputs), {name: step.attrs[name] for name in ("scale", "relu")}
+    function: Callable[..., None] = primitives.quantized_dot
+    if step.op is QUANTIZED_CONV:
+        x, o = (swap_ends(shape) for shape in (plan.shape(inputs[0]), step.shape))
+        layer = convolution_layer(step, step.dtype, x, plan.shape(inputs[1]), o)
+        function = partial(primitives.quantized_conv, layer)
+    is_strided = [not plan.is_contiguous(x) for x in inputs]
+
+    def run(*arrays: NativeArray) -> None:
+        *operands, out = arrays
+        pairs = enumerate(zip(operands, is_strided, strict=True))
+        operands = [contiguous_copy(primitives, n, x) if copies else x for n, (x, copies) in pairs]
+        function(*operands, out, **options)
 
     return PrimitiveCall(run, inputs, (v,))
 
 
 def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
     """Return the normalization of rows, or of the channels of images in NHWC, with the statistics that are read."""
-    step, reshape, outputs = plan.step_of(v), primitives.runtime.reshape, plan.stages[plan.stage_of[v]].steps
+    step, reshape = plan.step_of(v), primitives.runtime.reshape
+    outputs = [u for u in plan.stages[plan.stage_of[v]].steps if u in plan.temporaries or u in plan.outputs]
     inputs: Any = step.inputs
     names, attrs = [plan.step_of(u).op.name for u in outputs], dict(step.attrs)
     is_strided = not plan.is_contiguous(inputs[0])
@@ -205,9 +233,9 @@ def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveC
         x = contiguous_copy(primitives, 0, x) if is_strided else x
         parameters, computed = arrays[: len(inputs) - 1], arrays[len(inputs) - 1 :]
         results = dict(zip(names, computed, strict=True))
-        for op in (MEANS, VARIANCES):
-            if op.name not in results:
-                results[op.name] = primitives.get_workspace(op.name, (C,), x)
+        for op, size in ((NORMALIZED, x.shape), (MEANS, (C,)), (VARIANCES, (C,))):
+            if op.name not in results:  # only others are read, such as the statistics for the gradient
+                results[op.name] = primitives.get_workspace(op.name, size, x)
         ordered = (results[op.name] for op in (NORMALIZED, MEANS, VARIANCES))
         function(*map(reshape, (x, *parameters, *ordered), shapes), **attrs)
 
@@ -360,6 +388,7 @@ def pooling_layer(step: Step, dtype: str, op: str, I: Shape, O: Shape) -> PoolLa
 
 # --- what primitives compute in a plan: formulas, transposes, and images in NHWC where that is fastest ---
 
+NO_INPUTS = (-1,)  # of a value that another op computes: the number of no value
 COPIES = ("cast", "stop_gradient")
 REDUCTIONS = ("sum", "max", "min", "prod")  # whose result depends on no order of the elements
 UNPOOLINGS = ("max_unpool", "sum_unpool")
@@ -400,6 +429,32 @@ CONV_BIAS, CONV_BIAS_RELU = (
         flops_fn=lambda z, x, f, b: OPS["conv"].flops(z, x, f) + 2 * math.prod(z),
     )
     for name in ("conv_bias", "conv_bias_relu")
+)
+SOFTMAX_BACKWARD = Op(
+    "softmax_backward",
+    doc="the gradient of softmax over the last axes, from dz and its result",
+    kind="library",
+    has_method=False,
+    flops_fn=lambda z, *operands: 4 * math.prod(z),
+)
+NORMALIZED_BACKWARD = Op(
+    "normalized_backward",
+    doc="the gradient of normalize over the last axes, from dz, x, the means and the variances",
+    kind="library",
+    has_method=False,
+    flops_fn=lambda z, *operands: 9 * math.prod(z),
+)
+ROW_FUNCTIONS: dict[Op, Callable[[ReferencePrimitives], Callable[..., None]]] = {
+    SOFTMAX: lambda primitives: primitives.softmax,
+    SOFTMAX_BACKWARD: lambda primitives: primitives.softmax_backward,
+    NORMALIZED_BACKWARD: lambda primitives: primitives.row_norm_backward,
+}
+QUANTIZED_DOT, QUANTIZED_CONV = (
+    Op(name, doc=f"{name}, with relu or without", kind="library", has_method=False, flops_fn=flops_fn)
+    for name, flops_fn in (
+        ("quantized_dot", lambda z, x, W, *_: 2 * math.prod(z) * W[1]),
+        ("quantized_conv", lambda z, x, W, *_: 2 * math.prod(z) * math.prod(W) // W[-1]),
+    )
 )
 JOINED = {"max_pool_indices": "max_pool", MEANS.name: NORMALIZED.name, VARIANCES.name: NORMALIZED.name}
 TRANSPOSED = Op("transposed", doc="a contiguous copy of a transpose", kind="library", has_method=False)
@@ -476,6 +531,8 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
         formula = None
         if name in ("softmax", "masked_softmax"):
             formula = find_softmax(primitives, plan, v)
+        elif name in ("quantized_dot", "quantized_conv"):
+            formula = find_quantized(primitives, plan, v)
         elif name in ("batch_norm", "normalize") and operands[0] not in normalized:
             if name == "batch_norm" and skip_reshapes(plan, operands[0]) in preferring:
                 formula = find_batch_norm(primitives, plan, v)
@@ -483,6 +540,11 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
                 formula = find_row_norm(primitives, plan, v)
             normalized.update(operands[:1] if formula else ())
         found += [formula] if formula else []
+    forward = {formula.main: formula for formula in found}
+    for v, step in plan.numbered_steps:
+        if step.dtype == "float32" and len(step.inputs) == 2:
+            backward = find_softmax_backward(primitives, plan, v) or find_norm_backward(plan, v, forward)
+            found += [backward] if backward else []
     return found
 
 
@@ -497,7 +559,72 @@ def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula
     rank, rows = find_rank(plan, x, total), matrix_shape(step.shape, len(step.shape) - 1)
     if rank is None or matrix_shape(step.shape, rank) != rows or not primitives.computes_softmax(rows):
         return None
-    return Formula((x,), {v: SOFTMAX}, {"is_masked": is_masked})
+    return Formula((x,), {v: SOFTMAX}, {"rank": len(step.shape) - 1, "is_masked": is_masked})
+
+
+def find_softmax_backward(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
+    """Return ``z (dz - sum(z dz))`` with the sum over the last axes, the gradient of a softmax z."""
+    for z, difference in operand_orders(plan, v, "mul"):
+        for dz, total in operand_orders(plan, difference, "sub")[:1]:
+            product, shape = inputs_of(plan, inputs_of(plan, total, "sum")[0], "mul"), plan.shape(v)
+            rank = find_rank(plan, v, total) if sorted(product) == sorted((z, dz)) else None
+            is_float = all((plan.dtype(x), plan.shape(x)) == ("float32", shape) for x in (z, dz))
+            if rank is not None and is_float and primitives.computes_softmax_backward(matrix_shape(shape, rank)):
+                return Formula((dz, z), {v: SOFTMAX_BACKWARD}, {"rank": rank})
+    return None
+
+
+def find_norm_backward(plan: Plan, v: int, forward: dict[int, Formula]) -> Formula | None:
+    """Return ``(dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)`` of rows z that a primitive normalizes."""
+    for centered, scale in operand_orders(plan, v, "mul"):
+        for difference, product in operand_orders(plan, centered, "sub")[:1]:
+            for dz, mean_dz in operand_orders(plan, difference, "sub")[:1]:
+                for z, mean_product in operand_orders(plan, product, "mul"):
+                    formula = forward.get(z)
+                    if formula is None or formula.results[z] is not NORMALIZED or "rank" not in formula.attrs:
+                        continue
+                    _, mean, variance = formula.results
+                    sums = [sum_of_mean(plan, x, mean) for x in (mean_dz, mean_product)]
+                    is_gradient = sums[0] == dz and sorted(inputs_of(plan, sums[1], "mul")) == sorted((z, dz))
+                    if is_gradient and scale in formula_values(plan, z, formula.operands):
+                        operands = dz, *formula.operands, mean, variance
+                        return Formula(operands, {v: NORMALIZED_BACKWARD}, formula.attrs)
+    return None
+
+
+def sum_of_mean(plan: Plan, x: int, mean: int) -> int:
+    """Return the value whose mean is x, over the same axes and with the same factor as another mean; else -1."""
+    (total, *factor), (other, *same) = inputs_of(plan, x, "mul"), inputs_of(plan, mean, "mul")
+    (of,), (like,) = inputs_of(plan, total, "sum"), inputs_of(plan, other, "sum")
+    is_alike = min(of, like) >= 0 and factor == same and plan.shape(of) == plan.shape(like)
+    return of if is_alike and plan.step_of(total).attrs == plan.step_of(other).attrs else -1
+
+
+def inputs_of(plan: Plan, x: Any, name: str) -> tuple[Any, ...]:
+    """Return the operands of a value that the op ``name`` computes; else NO_INPUTS."""
+    step = plan.find_step(x) if isinstance(x, int) and x >= 0 else None
+    return step.inputs if step is not None and step.op.name == name else NO_INPUTS
+
+
+def operand_orders(plan: Plan, x: Any, name: str) -> list[tuple[int, int]]:
+    """Return the two operands of a value that the op ``name`` computes, in both orders; nothing for other values."""
+    operands = inputs_of(plan, x, name)
+    is_pair = len(operands) == 2 and all(isinstance(y, int) for y in operands)
+    return [operands, operands[::-1]] if is_pair else []
+
+
+def find_quantized(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
+    """Return a product or a convolution of int8."""
+    step, operands = plan.composites[v], cast("tuple[int, ...]", plan.composites[v].inputs)
+    x, W = (plan.shape(operand) for operand in operands[:2])
+    if 0 in (*x, *W) or plan.dtype(operands[1]) != "int8":
+        return None
+    key: Any
+    if step.op.name == "quantized_dot":
+        op, key = QUANTIZED_DOT, (*W, x[1])
+    else:
+        op, key = QUANTIZED_CONV, convolution_layer(step, "float32", x, W, step.shape)
+    return Formula(operands, {v: op}, step.attrs) if primitives.computes_quantized(key) else None
 
 
 def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -726,8 +853,8 @@ class PlanRewriter:
             return self.append_primitive(
                 v, self.steps[v]._replace(op=formula.results[v], attrs=attrs, inputs=formula.operands), True
             )
-        is_nhwc = "relu" in attrs  # an attribute of a batch_norm of images in NHWC only
-        inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *others
+        is_nhwc = "relu" in attrs and len(self.shapes[x]) > 2  # not the norm of rows
+        inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *map(self.as_plain, others)
         for v, op in formula.results.items():
             new = self.steps[v]._replace(op=op, attrs=attrs, inputs=inputs)
             if v == formula.main and is_nhwc:

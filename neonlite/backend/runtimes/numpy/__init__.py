@@ -90,21 +90,21 @@ class PoolingTile:
         ]
         fill_separable(cells, numbers, math.prod)
 
-    def gather_offset(self, image: Array, to: Slices, of: Slices, fill_value: float) -> Any:
-        """Return the buffer x with the image elements at a window offset, and ``fill_value`` outside the image."""
-        source = image[of]
-        if source.shape != self.x.shape:
-            self.x[...] = fill_value
-        self.x[to] = source
-        return self.x
+    def gather_offset(self, image: Array, to: Slices, of: Slices, fill_value: float, out: NativeArray = None) -> Any:
+        """Write the image elements at a window offset, and ``fill_value`` outside the image, to ``out`` or buffer x."""
+        out, source = self.x if out is None else out, image[of]
+        if source.shape != out.shape:
+            out[...] = fill_value
+        out[to] = source
+        return out
 
     def compute_max(self, image: Array, best: Array, argmax: NativeArray) -> None:
         """Write the maxima into ``best``, and the index of the first of each into ``argmax`` unless that is None."""
         offsets = self.window_offsets()
-        best[...] = -np.inf
+        self.gather_offset(image, *offsets[0][1:], -np.inf, best)
         if argmax is not None:
             self.fill_first_index(argmax)
-        for index, to, of in offsets:
+        for index, to, of in offsets[1:]:
             x = self.gather_offset(image, to, of, -np.inf)
             if argmax is not None:  # indices increase, so the last improvement is the largest
                 np.greater(x, best, out=self.mask)
@@ -168,10 +168,10 @@ class NumPyPooling(ReferencePrimitives):
     ) -> None:
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do; max uses ``argmax`` or i, l2 uses i."""
         is_first = beta == 0 and all(window <= stride for window, stride in zip(layer.JTRS, layer.strides, strict=True))
-        if beta == 0:
-            d[...] = 0
-        else:
+        if beta != 0:
             np.multiply(d, beta, out=d)
+        elif not layer.covers_image:
+            d[...] = 0
         for tile in self._iter_tiles(layer, e):
             errors, indices = self._scaled_errors(tile, i, e[tile.slices], alpha), tile.argmax
             if layer.op == "max" and argmax is None:
@@ -528,11 +528,11 @@ class CallStage:
 
     def run(self, env: dict[int, NativeArray], get_value: GetValue) -> None:
         """Write the result."""
-        step, out = self.step, env[self.v]
         if self.primitive is not None:
             inputs, outputs = self.primitive.inputs, self.primitive.outputs
             self.primitive.run(*[get_value(x, env) for x in inputs], *[env[v] for v in outputs])
             return
+        step, out = self.step, env[self.v]
         if self.function is None:
             reference = self.executor.reference
             out[...] = reference.evaluate_step(step, {x: get_value(x, env) for x in step.inputs if isinstance(x, int)})

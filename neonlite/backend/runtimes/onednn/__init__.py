@@ -17,7 +17,7 @@ from neonlite.backend.planning.steps import Step
 from neonlite.backend.runtimes.numpy import BlockedExecutor, NumPyPrimitives
 from neonlite.backend.runtimes.numpy.templates import OP_COST
 from neonlite.backend.runtimes.onednn import bindings as dnnl, post_ops
-from neonlite.backend.runtimes.onednn.bindings import version_info
+from neonlite.backend.runtimes.onednn.bindings import get_library, version_info
 from neonlite.backend.runtimes.onednn.products import OneDNNMatmul, OneDNNRecurrent
 from neonlite.ops import OPS
 from neonlite.ops.functions import Shape
@@ -196,7 +196,7 @@ class OneDNNExecutor(BlockedExecutor):
     def find_function(self, step: Step, size: int) -> post_ops.EltwiseFunction | None:
         """Return oneDNN's function for a step on ``size`` elements, or None."""
         function = post_ops.ELTWISE_FUNCTIONS.get(step.op.name) if step.dtype == "float32" else None
-        return function if function and function.min_size <= size else None
+        return function if function and function.min_size <= size and get_library() is not None else None
 
 
 class OneDNNPrimitives(OneDNNRecurrent, OneDNNMatmul):

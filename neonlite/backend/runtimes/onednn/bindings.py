@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from importlib import import_module
 from threading import get_ident, main_thread
@@ -22,15 +22,17 @@ LIBRARY_FILE = "libdnnl.so.3"  # file name in the packages of pip and conda; 3 i
 API_VERSION = 3
 INSTALL_COMMAND = 'pip install "neonlite[onednn]"'
 SS_DISABLE, SIGNAL_STACK_BYTES = 2, 1 << 16  # SS_DISABLE is defined in signal.h
+ARG_SCALES = 1 << 12  # DNNL_ARG_ATTR_SCALES, combined with the argument that is scaled
 MAX_NDIMS = 12  # DNNL_MAX_NDIMS
 MAX_CACHED_PRIMITIVES = 2048  # over all threads; one takes about 75 kB, most of it outside of Python
 CAPACITY = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"  # environment variable: the size of oneDNN's own cache
 
 # dnnl_types.h: data types, propagation kinds, arguments of a primitive, queries
-DATA_TYPES = {"float32": 3, "int32": 4, "uint8": 6}
+DATA_TYPES = {"float32": 3, "int32": 4, "int8": 5, "uint8": 6}
 FORMAT_TAG_ANY, ENGINE_CPU, STREAM_IN_ORDER, SCRATCHPAD_USER, QUERY_IMPL_INFO = 1, 1, 1, 1, 8
-ISA_AVX2 = 0x7  # dnnl_cpu_isa_t, a bit mask
-FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD = 64, 96, 128
+ISA_AVX2, ISAS_VNNI = 0x7, (0xF, 0x67)  # dnnl_cpu_isa_t, a bit mask; VNNI with AVX2 or AVX-512
+RELU = 0x20  # dnnl_alg_kind_t
+FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160
 ARG_SRC, ARG_DST, ARG_WEIGHTS, ARG_BIAS, ARG_WORKSPACE, ARG_SCRATCHPAD = 1, 17, 33, 41, 64, 80
 ARG_DIFF_SRC, ARG_DIFF_DST, ARG_DIFF_WEIGHTS = 129, 145, 161
 MEMORY_DESC_QUERY = {ARG_SRC: 129, ARG_DIFF_SRC: 130, ARG_WEIGHTS: 131, ARG_DIFF_WEIGHTS: 132}
@@ -178,6 +180,12 @@ class Library:
         """Whether exp and the logistic function are precise: without AVX2 their relative error is about 1e-5."""
         return bool(self.functions.dnnl_get_effective_cpu_isa() & ISA_AVX2 == ISA_AVX2)
 
+    @property
+    def has_int8_products(self) -> bool:
+        """Whether the CPU adds products of int8 in int32; without VNNI, sums of two of them may overflow."""
+        isa = self.functions.dnnl_get_effective_cpu_isa()
+        return any(isa & mask == mask for mask in ISAS_VNNI)
+
     def use_threads(self, n: int | None = None) -> ThreadCount:
         """Return a context manager that sets the OpenMP threads of this Python thread to ``n`` or all.
 
@@ -203,14 +211,14 @@ class Library:
 
     # --- memory descriptors ---
 
-    def any_memory_desc(self, dims: Sequence[int]) -> Handle:
-        """Return the descriptor of a float32 array whose strides a primitive chooses (format_tag any)."""
+    def any_memory_desc(self, dims: Sequence[int], dtype: str = "float32") -> Handle:
+        """Return the descriptor of an array whose strides a primitive chooses (format_tag any)."""
         return self.create(
             "memory_desc",
             "memory_desc_create_with_tag",
             len(dims),
             dims_array(dims),
-            DATA_TYPES["float32"],
+            DATA_TYPES[dtype],
             FORMAT_TAG_ANY,
         )
 
@@ -238,6 +246,17 @@ class Library:
                 f"oneDNN {self.version}: {name}: no fast implementation, only {implementation.value!r}"
             )
         return primitive_desc
+
+    def scaled_attr(self, arg: int, mask: int, relu: bool = False) -> Handle:
+        """Return attributes with factors of an argument, along the axes of a bit mask, and max(., 0) of the result."""
+        attr = self.create("primitive_attr", "primitive_attr_create")
+        self.call("primitive_attr_set_scratchpad_mode", attr, SCRATCHPAD_USER)
+        self.call("primitive_attr_set_scales_mask", attr, arg, mask)
+        if relu:
+            post_ops = self.create("post_ops", "post_ops_create")
+            self.call("post_ops_append_eltwise", post_ops, RELU, c_float(0), c_float(0))
+            self.call("primitive_attr_set_post_ops", attr, post_ops)
+        return attr
 
     def query_memory_desc(self, primitive_desc: Handle, arg: int) -> MemoryDesc:
         """Return the memory descriptor of an argument of a primitive."""

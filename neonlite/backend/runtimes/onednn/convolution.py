@@ -32,15 +32,16 @@ from neonlite.backend.runtimes import data_address, openmp_threads
 from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.runtimes.numpy.stages import MIN_THREADED_ELEMENTS
 from neonlite.backend.runtimes.onednn import bindings as dnnl
-from neonlite.backend.runtimes.onednn.post_ops import copy_transposed, execute
+from neonlite.backend.runtimes.onednn.post_ops import ChainOp, copy_transposed, execute, get_chain
 from neonlite.ops.functions import contiguous_strides
 from neonlite.typing import NativeArray, NumPyArray as Array
 
 CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
+WEIGHT_SCALES = dnnl.ARG_SCALES | dnnl.ARG_WEIGHTS
 REDUCTION_SUM = 0x2FFF4
-SOFTMAX_ACCURATE = 0x30000
+SOFTMAX_ACCURATE = 0x30000  # oneDNN's log_softmax is less precise than NumPy's, and is not used
 MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an error of 2e-6: oneDNN adds in float32
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
@@ -119,6 +120,58 @@ class OneDNNConvolution(NumPyPrimitives):
             return None
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
         return self._get_primitive(factory, layer, like, sizes, *with_bias)
+
+    # --- int8 ---
+
+    def computes_quantized(self, layer: Any) -> bool:
+        """Return whether oneDNN multiplies int8 in a convolution, or in a product (nout, nin, N)."""
+        library = dnnl.get_library()
+        if library is None or not library.has_int8_products:
+            return False
+        if isinstance(layer, ConvLayer):
+            return all(self._get_quantized_conv(layer, relu) for relu in (False, True))
+        return self._get_cached(create_quantized_dot, layer) is not None
+
+    def quantized_dot(
+        self, x: Array, W: Array, factors: Array, bias: Array, out: Array, *, scale: float, relu: bool
+    ) -> None:
+        """Compute ``out = factors (W round(x / scale)) + bias``, or max(., 0) of it: (nin, N), (nout, nin)."""
+        self._execute(
+            self._get_cached(create_quantized_dot, (*W.shape, x.shape[1])), (W, self._round_to_int8(x, scale), out)
+        )
+        if self.runtime.has_values:
+            ops = (ChainOp("mul", 1), ChainOp("add", 2), ChainOp("maximum", 3))[: 2 + relu]
+            zero: Any = (np.float32(0),) * relu
+            get_chain(ops, 3 + relu, frozenset((3,) * relu)).run_parallel(out, factors, bias, *zero, out)
+
+    def quantized_conv(
+        self,
+        layer: ConvLayer,
+        x: Array,
+        W: Array,
+        factors: Array,
+        bias: Array,
+        out: Array,
+        *,
+        scale: float,
+        relu: bool,
+    ) -> None:
+        """Compute ``out = factors conv(round(x / scale), W) + bias`` of images in NHWC, or max(., 0) of it."""
+        conv: Any = self._get_quantized_conv(layer, relu)
+        x8 = self._round_to_int8(x, scale)
+        W = self._reorder_operand(conv, dnnl.ARG_WEIGHTS, W)
+        self._execute(conv.primitive, (x8, W, out, bias, factors))
+
+    def _get_quantized_conv(self, layer: ConvLayer, relu: bool) -> ReorderedPrimitive | None:
+        sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
+        conv: ReorderedPrimitive | None = self._get_cached(create_quantized_conv, sizes, relu, subject=layer)
+        return conv
+
+    def _round_to_int8(self, x: Array, scale: float) -> Any:
+        """Return ``x / scale`` rounded to int8 in a workspace."""
+        x8 = self._arg_buffer(dnnl.ARG_SRC, x.size, np.dtype(np.int8))
+        self._execute(self._get_cached(create_rounding, (x.size,)), (x, x8, np.array([1 / scale], np.float32)))
+        return x8
 
     # --- pooling ---
 
@@ -387,38 +440,42 @@ class ConvolutionDesc:
     """Descriptors of a convolution. Depth is left out where it is 1.
 
     Images are NHWC, which is at least as fast as oneDNN's blocked layouts for any number of channels; filters are in a
-    layout that oneDNN chooses.
+    layout that oneDNN chooses. ``attr``: the attributes of a primitive for images and filters of int8, with a bias.
     """
 
-    def __init__(self, library: dnnl.Library, layer: ConvLayer, with_bias: bool = False) -> None:
-        self.library = library
+    def __init__(
+        self, library: dnnl.Library, layer: ConvLayer, with_bias: bool = False, attr: dnnl.Handle | None = None
+    ) -> None:
+        self.library, self.attr = library, attr or library.default_attr
+        dtype = "float32" if attr is None else "int8"
         first = 2 if layer.D == layer.T == layer.M == 1 else 1  # axis: depth is left out where it is 1
         inner, (C, *window, K) = slice(first, 4), (layer.dimF[0], *layer.dimF[first:])
         self.src_desc, self.dst_desc = (
-            self.nhwc_desc((dim[-1], *dim[inner], dim[0])) for dim in (layer.dimI, layer.dimO)
+            self.nhwc_desc((dim[-1], *dim[inner], dim[0]), x)
+            for dim, x in ((layer.dimI, dtype), (layer.dimO, "float32"))
         )  # dims (N, C, H, W)
         weights = (C, *window, K)
         strides, groups = contiguous_strides(weights), (layer.groups,) * (layer.groups > 1)
         dims = (*groups, K // layer.groups, C, *window)  # (K, C, R, S), or with the groups first
-        self.weights_desc = library.memory_desc(dims, (*(K // n for n in groups), 1, *strides[:-1]))
+        self.weights_desc = library.memory_desc(dims, (*(K // n for n in groups), 1, *strides[:-1]), dtype)
         self.bias_desc = library.memory_desc((K,), (1,)) if with_bias else None
         dilation = [n - 1 for n in layer.dilation]
         each = layer.strides, dilation, layer.padding, layer.padding_after
         self.geometry = [dnnl.dims_array(along[first - 1 :]) for along in each]
         self.avoided = STRIDED_1X1 if max(layer.strides) > 1 else None
         bias = self.bias_desc and self.bias_desc.handle
-        self.handles = self.src_desc.handle, library.any_memory_desc(dims), bias
+        self.handles = self.src_desc.handle, library.any_memory_desc(dims, dtype), bias
 
-    def nhwc_desc(self, dims: Sequence[int]) -> dnnl.MemoryDesc:
+    def nhwc_desc(self, dims: Sequence[int], dtype: str) -> dnnl.MemoryDesc:
         """Return the descriptor of images with dims (N, C, H, W) in NHWC."""
         last = len(dims) - 1
-        return permuted_desc(self.library, dims, (0, last, *range(1, last)))
+        return permuted_desc(self.library, dims, (0, last, *range(1, last)), dtype)
 
     @property
     def forward_desc(self) -> dnnl.Handle:
         """The primitive descriptor of the forward pass, which is also a hint for the backward passes."""
         handles = *self.handles, self.dst_desc.handle
-        args = dnnl.FORWARD_TRAINING, CONVOLUTION_DIRECT, *handles, *self.geometry, self.library.default_attr
+        args = dnnl.FORWARD_TRAINING, CONVOLUTION_DIRECT, *handles, *self.geometry, self.attr
         return self.library.primitive_desc("convolution_forward", self.library.engine, *args, avoided=self.avoided)
 
     def backward_desc(self, name: str, *handles: Any) -> dnnl.Handle:
@@ -431,7 +488,7 @@ class ConvolutionDesc:
         self, primitive_desc: dnnl.Handle, nhwc_args: Sequence[int], weights: int, *args: int
     ) -> ReorderedPrimitive:
         """Create a primitive with these arguments, and the reorder of its filters."""
-        known = {dnnl.ARG_BIAS: self.bias_desc} if self.bias_desc else None
+        known = {arg: self.bias_desc for arg in args if arg in (dnnl.ARG_BIAS, WEIGHT_SCALES) and self.bias_desc}
         primitive = self.library.create_primitive(primitive_desc, *args, known=known)
         pair = self.weights_desc, primitive.memory_descs[weights]
         if pair[0].is_equal(pair[1]):
@@ -452,6 +509,34 @@ def create_fprop(library: dnnl.Library, layer: ConvLayer, with_bias: bool = Fals
         dnnl.ARG_DST,
         *(dnnl.ARG_BIAS,) * with_bias,
     )
+
+
+def create_quantized_conv(library: dnnl.Library, layer: ConvLayer, relu: bool) -> ReorderedPrimitive:
+    """Create a convolution of int8, with arguments images, filters, results, bias and factors of the channels."""
+    attr = library.scaled_attr(dnnl.ARG_WEIGHTS, 1 if layer.groups == 1 else 3, relu)
+    desc = ConvolutionDesc(library, layer, True, attr)
+    args = dnnl.ARG_SRC, dnnl.ARG_WEIGHTS, dnnl.ARG_DST, dnnl.ARG_BIAS, WEIGHT_SCALES
+    return desc.create_primitive(desc.forward_desc, (), dnnl.ARG_WEIGHTS, *args)
+
+
+def create_quantized_dot(library: dnnl.Library, sizes: tuple[int, int, int]) -> dnnl.Primitive:
+    """Create the product of int8 matrices (nout, nin) and (nin, N) into float32 ones."""
+    nout, nin, N = sizes
+    W, x = library.memory_desc((nout, nin), (nin, 1), "int8"), library.memory_desc((nin, N), (N, 1), "int8")
+    out = library.memory_desc((nout, N), (N, 1))
+    args = library.engine, W.handle, x.handle, None, out.handle, library.default_attr
+    primitive_desc = library.primitive_desc("matmul", *args)
+    return dnnl.Primitive(library, primitive_desc, {dnnl.ARG_SRC: W, dnnl.ARG_WEIGHTS: x, dnnl.ARG_DST: out})
+
+
+def create_rounding(library: dnnl.Library, shape: tuple[int]) -> dnnl.Primitive:
+    """Create the copy of a float32 vector, times a factor, to the nearest int8, with ties to even."""
+    x, x8, factor = (
+        library.memory_desc(n, (1,), dtype) for n, dtype in ((shape, "float32"), (shape, "int8"), ((1,), "float32"))
+    )
+    args = x.handle, library.engine, x8.handle, library.engine, library.scaled_attr(dnnl.ARG_SRC, 0)
+    descs = {dnnl.ARG_SRC: x, dnnl.ARG_DST: x8, dnnl.ARG_SCALES | dnnl.ARG_SRC: factor}
+    return dnnl.Primitive(library, library.primitive_desc("reorder", *args), descs)
 
 
 def create_bprop(library: dnnl.Library, layer: ConvLayer) -> ReorderedPrimitive:
@@ -615,28 +700,46 @@ class OneDNNBatchNorm(OneDNNConvolution):
 
     def computes_softmax(self, rows: tuple[int, ...]) -> bool:
         """Return whether oneDNN has a fast primitive that is precise: it adds the float32 elements of a row."""
-        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax, rows) is not None
+        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax, softmax_block(rows)) is not None
 
     def softmax(self, x: Array, y: Array, *, is_masked: bool) -> None:
         """Compute the softmax y of each row of x. If ``is_masked``, that of a row of only -inf is 0, else NaN.
 
         In oneDNN, a NaN or an infinity makes only this element NaN, and NumPy computes these rows.
         """
-        primitive = self._get_cached(create_softmax, x.shape)
+        block = softmax_block(x.shape)
+        primitive = self._get_cached(create_softmax, block)
         if not self.runtime.has_values:
             return
         check_writeable(y)
-        self._execute(primitive, (x, y))
-        if np.isnan(np.minimum.reduce(y, axis=None)):
-            rows = np.isnan(y).any(axis=1)
-            largest = x[rows].max(axis=1, keepdims=True)
-            e = np.exp(x[rows] - (np.where(np.isfinite(largest), largest, 0) if is_masked else largest))
-            total = e.sum(axis=1, keepdims=True)
-            y[rows] = e / (np.where(total == 0, 1, total) if is_masked else total)
+        for start in range(0, len(x), block[0]):
+            source, result = x[start : start + block[0]], y[start : start + block[0]]
+            self._execute(primitive, (source, result))
+            if np.isnan(np.minimum.reduce(result, axis=None)):
+                rows = np.isnan(result).any(axis=1)
+                largest = source[rows].max(axis=1, keepdims=True)
+                e = np.exp(source[rows] - (np.where(np.isfinite(largest), largest, 0) if is_masked else largest))
+                total = e.sum(axis=1, keepdims=True)
+                result[rows] = e / (np.where(total == 0, 1, total) if is_masked else total)
+
+    def computes_softmax_backward(self, rows: tuple[int, ...]) -> bool:
+        """Return whether oneDNN has a fast primitive that is precise."""
+        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax_backward, rows) is not None
+
+    def softmax_backward(self, dz: Array, z: Array, dx: Array) -> None:
+        """Compute ``dx = z (dz - sum(z dz))`` of each row."""
+        primitive = self._get_cached(create_softmax_backward, dz.shape)
+        if not self.runtime.has_values:
+            return
+        check_writeable(dx)
+        self._execute(primitive, (z, dz, dx))
 
     def computes_row_norm(self, rows: tuple[int, ...], eps: float) -> bool:
-        """Return whether oneDNN has a fast primitive that is precise."""
-        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_row_norm, rows, eps) is not None
+        """Return whether oneDNN has fast primitives that are precise."""
+        if rows[1] > MAX_ROW_TERMS:
+            return False
+        factories = create_row_norm, create_row_norm_backward
+        return all(self._get_cached(factory, rows, eps) is not None for factory in factories)
 
     def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
         """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""
@@ -645,6 +748,14 @@ class OneDNNBatchNorm(OneDNNConvolution):
             return
         check_writeable(y, mean, variance)
         self._execute(primitive, (x, mean, variance, y))
+
+    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, dx: Array, *, eps: float) -> None:
+        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
+        primitive = self._get_cached(create_row_norm_backward, x.shape, eps)
+        if not self.runtime.has_values:
+            return
+        check_writeable(dx)
+        self._execute(primitive, (x, mean, variance, dz, dx))
 
     # --- images in NHWC ---
 
@@ -719,22 +830,56 @@ def create_normalization(library: dnnl.Library, rows: tuple[int, int], eps: floa
     return create_batch_norm(library, rows, dnnl.FORWARD_INFERENCE, eps, flags, *vectors)
 
 
+def softmax_block(rows: tuple[int, ...]) -> tuple[int, int]:
+    """Return the shape of the blocks of rows, which stay in the cache between the primitive and the search for NaN."""
+    size = block_rows(rows)
+    return (size if size >= MIN_BLOCK_ROWS else rows[0]), rows[1]
+
+
 def create_softmax(library: dnnl.Library, rows: tuple[int, int]) -> dnnl.Primitive:
     """Create the softmax of rows."""
+    matrix = library.memory_desc(rows, (rows[1], 1))
+    desc = softmax_desc(library, dnnl.FORWARD_INFERENCE, matrix)
+    return dnnl.Primitive(library, desc, {dnnl.ARG_SRC: matrix, dnnl.ARG_DST: matrix})
+
+
+def softmax_desc(library: dnnl.Library, prop_kind: int, matrix: dnnl.MemoryDesc) -> dnnl.Handle:
+    """Return the primitive descriptor of the softmax of rows."""
     if not library.has_precise_exp:
         raise dnnl.UnsupportedError(f"oneDNN {library.version}: exp without AVX2")
+    args = library.engine, prop_kind, SOFTMAX_ACCURATE, matrix.handle, matrix.handle, 1, library.default_attr
+    return library.primitive_desc("softmax_forward", *args)
+
+
+def create_softmax_backward(library: dnnl.Library, rows: tuple[int, int]) -> dnnl.Primitive:
+    """Create the gradient of the softmax of rows, with the arguments result, its error, and the error of the rows."""
     matrix = library.memory_desc(rows, (rows[1], 1))
-    handles = matrix.handle, matrix.handle
-    args = library.engine, dnnl.FORWARD_INFERENCE, SOFTMAX_ACCURATE, *handles, 1, library.default_attr
-    return dnnl.Primitive(
-        library, library.primitive_desc("softmax_forward", *args), {dnnl.ARG_SRC: matrix, dnnl.ARG_DST: matrix}
-    )
+    hint = softmax_desc(library, dnnl.FORWARD_TRAINING, matrix)
+    args = library.engine, SOFTMAX_ACCURATE, *[matrix.handle] * 3, 1, hint, library.default_attr
+    descs = dict.fromkeys((dnnl.ARG_DST, dnnl.ARG_DIFF_DST, dnnl.ARG_DIFF_SRC), matrix)
+    return dnnl.Primitive(library, library.primitive_desc("softmax_backward", *args), descs)
+
+
+def row_norm_desc(library: dnnl.Library, matrix: dnnl.MemoryDesc, column: dnnl.MemoryDesc, eps: float) -> dnnl.Handle:
+    """Return the primitive descriptor of the normalization of rows."""
+    handles = matrix.handle, matrix.handle, column.handle
+    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(0), library.default_attr
+    return library.primitive_desc("layer_normalization_forward", *args)
 
 
 def create_row_norm(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:
     """Create the normalization of rows, with the arguments rows, means, variances and result."""
     matrix, column = library.memory_desc(rows, (rows[1], 1)), library.memory_desc(rows[:1], (1,))
-    handles = matrix.handle, matrix.handle, column.handle
-    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(0), library.default_attr
     descs = {dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column, dnnl.ARG_DST: matrix}
-    return dnnl.Primitive(library, library.primitive_desc("layer_normalization_forward", *args), descs)
+    return dnnl.Primitive(library, row_norm_desc(library, matrix, column, eps), descs)
+
+
+def create_row_norm_backward(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:
+    """Create the gradient of the normalization; arguments: rows, means, variances, the errors of result and rows."""
+    matrix, column = library.memory_desc(rows, (rows[1], 1)), library.memory_desc(rows[:1], (1,))
+    hint = row_norm_desc(library, matrix, column, eps)
+    handles = *[matrix.handle] * 3, column.handle
+    args = library.engine, dnnl.BACKWARD_DATA, *handles, c_float(eps), c_uint(0), hint, library.default_attr
+    descs = {dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column}
+    descs |= {dnnl.ARG_DIFF_DST: matrix, dnnl.ARG_DIFF_SRC: matrix}
+    return dnnl.Primitive(library, library.primitive_desc("layer_normalization_backward", *args), descs)

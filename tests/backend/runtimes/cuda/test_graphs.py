@@ -16,14 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.simulated_gpu import ran, simulated
 from helpers.standin_cupy import MemoryPool, installed
 
 import neonlite as nl
 from neonlite import Backend
 from neonlite.backend import Block, NervanaObject, Tensor
 from neonlite.backend.runtimes import load_runtime
-from neonlite.backend.runtimes.cuda.graphs import current_capture
+from neonlite.backend.runtimes.cuda.graphs import GraphCapture, current_capture
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
+from neonlite.backend.transaction import atomic
 from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, GlorotUniform
@@ -852,3 +854,105 @@ def test_the_current_backend_marks_its_blocks() -> None:
     Model([Affine(1, Constant(0.1))]).fit(data, MeanSquared(), GradientDescentMomentum(1e-3, 0.9), 1)
     inner = [(Block.minibatch, 0), (-Block.minibatch, 0), (Block.minibatch, 1), (-Block.minibatch, 1)]
     assert marks == [(Block.epoch, 0), *inner, (-Block.epoch, 0)]
+
+
+# --- a compiled training step is one graph ---
+
+
+def compiled_step(be: Backend, make: Callable[[], Any]) -> tuple[Any, Any]:
+    """Return a network and its training step: forward, gradients and update."""
+    NervanaObject.be = be
+    be.bsz = 8
+    net = nl.Sequential([Affine(6, GlorotUniform(), activation=Tanh()), Dropout(0.8), Affine(1, GlorotUniform())])
+    optimizer: Any = make()
+
+    def step(x: Any, t: Any) -> Any:
+        difference = net(x, training=True) - t
+        cost = be.mean(difference * difference)
+        scaled = optimizer.scale_errors(cost) if isinstance(optimizer, LossScaling) else cost
+        optimizer.step(net.parameters, nl.Autodiff(scaled, be).get_grad_op_tree(net.parameters))
+        return cost
+
+    return net, nl.jit(step)
+
+
+STEPS: dict[str, Callable[[], Any]] = {
+    "Adam": lambda: Adam(0.01),
+    "momentum": lambda: GradientDescentMomentum(0.1, 0.9),
+    "several": lambda: MultiOptimizer({"default": Adam(0.01), "Bias": RMSProp(0.01)}),
+    "scaled": lambda: LossScaling(Adam(0.01), 8.0, growth_interval=3),
+}
+
+
+def run_steps(make: Callable[[], Any], graphs: bool = True, count: int = 8) -> tuple[Any, list[float], Backend]:
+    be = Backend(SimulatedGPU(), rng_seed=3)
+    net, step = compiled_step(be, make)
+    if not graphs:
+        be.graphs = None
+    draw, costs = np.random.default_rng(0), []
+    for _ in range(count):
+        costs.append(step(be.array(draw.normal(size=(4, 8))), be.array(draw.normal(size=(1, 8)))))  # new tensors
+    states = [x.get() for w in net.parameters for x in (w, *w.states)]
+    return states, [float(x.get().item()) for x in costs], be
+
+
+@pytest.mark.parametrize("which", list(STEPS))
+def test_a_compiled_step_is_captured_once_and_has_the_bits_of_a_run(
+    which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches: list[Any] = []
+    launch = GraphCapture.launch
+    monkeypatch.setattr(GraphCapture, "launch", lambda self: (launches.append(self), launch(self))[1])
+    states, costs, be = run_steps(STEPS[which])
+    assert len(launches) == 6  # of 8 steps, after two runs
+    assert len({*launches}) == len(be.graphs.blocks) == 1
+    expected, expected_costs, _ = run_steps(STEPS[which], graphs=False)
+    assert len(launches) == 6
+    assert costs == expected_costs
+    assert len({*costs}) == 8
+    for x, y in zip(states, expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_a_replayed_step_launches_its_graph_and_copies_arguments_and_results_only() -> None:
+    be = simulated()
+    _, step = compiled_step(be, lambda: GradientDescentMomentum(0.1, 0.9))
+    x, t = be.ones((4, 8)), be.ones((1, 8))
+    counts = []
+    for _ in range(5):
+        ran(be)
+        step(x, t)
+        counts.append(len(ran(be)))
+    assert counts[3:] == [3, 3]  # two arguments and the cost
+    assert counts[1] > 6
+
+
+def test_an_error_after_a_compiled_step_in_a_transaction_undoes_it(sim: Backend) -> None:
+    net, step = compiled_step(sim, lambda: Adam(0.01))
+    x, t = sim.ones((4, 8)), sim.ones((1, 8))
+
+    def fail() -> None:
+        step(x, t)
+        raise MemoryError
+
+    for _ in range(4):
+        step(x, t)
+        before = [y.get() for w in net.parameters for y in (w, *w.states)], [w.updates for w in net.parameters]
+        with pytest.raises(MemoryError):
+            atomic(fail)
+        after = [y.get() for w in net.parameters for y in (w, *w.states)], [w.updates for w in net.parameters]
+        assert after[1] == before[1]
+        for a, b in zip(after[0], before[0], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_step_of_an_optimizer_without_graphs_is_run(sim: Backend) -> None:
+    def make() -> Any:
+        optimizer = Adam(0.01)
+        optimizer.cuda_graphs = False
+        return optimizer
+
+    _, step = compiled_step(sim, make)
+    for _ in range(5):
+        step(sim.ones((4, 8)), sim.ones((1, 8)))
+    assert not sim.graphs.blocks

@@ -11,7 +11,13 @@ from helpers.onednn_primitives import needs
 
 from neonlite import Autodiff, Backend
 from neonlite.backend import concurrency
-from neonlite.backend.primitives.rows import NORMALIZED, SOFTMAX, TRANSPOSED
+from neonlite.backend.primitives.rows import (
+    NORMALIZED,
+    NORMALIZED_BACKWARD,
+    SOFTMAX,
+    SOFTMAX_BACKWARD,
+    TRANSPOSED,
+)
 from neonlite.backend.runtimes.onednn.convolution import MAX_ROW_TERMS
 
 pytestmark = needs
@@ -38,6 +44,50 @@ def test_a_softmax_of_rows_is_one_step(cpu: Backend, shape: tuple[int, ...]) -> 
     tree = cpu.softmax(x, -1)
     assert ops_of(cpu.plan(tree)) == [SOFTMAX]
     np.testing.assert_allclose(tree.get(), softmax(x.get().astype(float)), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (5, 7), (300, 1000), (4, 8, 64, 64)])
+def test_the_gradient_of_a_softmax_of_rows_is_one_step(cpu: Backend, shape: tuple[int, ...]) -> None:
+    x, e = (cpu.array(RNG(n).normal(scale=3, size=shape)) for n in (0, 1))
+    tree = Autodiff(cpu.softmax(x, -1), cpu, e).get_grad_op_tree(x)
+    assert ops_of(cpu.plan(tree)) == [SOFTMAX, SOFTMAX_BACKWARD]
+    z, dz = softmax(x.get().astype(float)), e.get()
+    np.testing.assert_allclose(tree.get(), z * (dz - (z * dz).sum(axis=-1, keepdims=True)), rtol=1e-4, atol=1e-6)
+
+
+def test_the_gradient_of_a_softmax_may_be_written_by_hand_over_several_axes_and_in_place(cpu: Backend) -> None:
+    z, dz = (cpu.array(RNG(n).normal(size=(6, 4, 5))) for n in (0, 1))
+    a, b = z.get().astype(float), dz.get().astype(float)
+    tree = (dz - cpu.sum(dz * z, axis=(1, 2))) * z
+    assert ops_of(cpu.plan(tree)) == [SOFTMAX_BACKWARD]
+    dz[:] = tree
+    np.testing.assert_allclose(dz.get(), a * (b - (a * b).sum(axis=(1, 2), keepdims=True)), rtol=1e-4, atol=1e-5)
+
+
+def test_expressions_like_the_gradient_of_a_softmax_are_computed_by_stages(cpu: Backend) -> None:
+    z, dz, w = (cpu.array(RNG(n).normal(size=(5, 7))) for n in range(3))
+    a, b, c = (x.get().astype(float) for x in (z, dz, w))
+    total = (a * b).sum(axis=1, keepdims=True)
+    cases = {
+        "the sum first": (z * (cpu.sum(z * dz, axis=1) - dz), a * (total - b)),
+        "the sum of another product": (z * (dz - cpu.sum(z * w, axis=1)), a * (b - (a * c).sum(axis=1, keepdims=True))),
+        "another factor": (w * (dz - cpu.sum(z * dz, axis=1)), c * (b - total)),
+        "columns": (z * (dz - cpu.sum(z * dz, axis=0)), a * (b - (a * b).sum(axis=0))),
+        "a row": (z * (dz[:1] - cpu.sum(z * dz[:1], axis=1)), a * (b[:1] - (a * b[:1]).sum(axis=1, keepdims=True))),
+    }
+    for name, (tree, expected) in cases.items():
+        assert SOFTMAX_BACKWARD not in ops_of(cpu.plan(tree)), name
+        np.testing.assert_allclose(tree.get(), expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_nan_propagates_to_the_gradients_of_its_row(cpu: Backend) -> None:
+    x, e = (RNG(n).normal(size=(4, 50)).astype(np.float32) for n in (0, 1))
+    x[1, 3], e[2, 5] = np.nan, np.nan
+    for function in (cpu.softmax, cpu.normalize):
+        variable = cpu.array(x)
+        found = Autodiff(function(variable, axis=1), cpu, cpu.array(e)).get_grad_tensor(variable).get()
+        assert np.isnan(found).all(axis=1).tolist() == [False, True, True, False]
+        assert np.isfinite(found[[0, 3]]).all()
 
 
 def test_a_softmax_over_another_axis_or_of_float64_is_computed_by_stages(cpu: Backend) -> None:
@@ -107,6 +157,10 @@ def test_a_read_only_target_is_not_written(cpu: Backend) -> None:
         cpu.primitives.softmax(x._array, y, is_masked=False)
     with pytest.raises(ValueError, match="read-only"):
         cpu.primitives.row_norm(x._array, y, *statistics, eps=1e-5)
+    with pytest.raises(ValueError, match="read-only"):
+        cpu.primitives.softmax_backward(x._array, x._array, y)
+    with pytest.raises(ValueError, match="read-only"):
+        cpu.primitives.row_norm_backward(x._array, x._array, *statistics, y, eps=1e-5)
     assert not y.any()
 
 
@@ -138,6 +192,38 @@ def test_norms_and_their_gradients_are_those_of_float64(cpu: Backend, name: str)
         found.append([t.get() for t in cpu.evaluate(trees)])
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * max(1, np.abs(b).max()))
+
+
+@pytest.mark.parametrize("name", [name for name in NORMS if "batch" not in name and "group" not in name])
+def test_the_gradient_of_normalized_rows_is_one_step(cpu: Backend, name: str) -> None:
+    shape, network, axes = NORMS[name]
+    x, e = (cpu.array(RNG(n).normal(3, 2, shape)) for n in (0, 1))
+    eps = 1e-3 if name == "layer norm" else 1e-5
+    tree = Autodiff(network(cpu, x, None, None), cpu, e).get_grad_op_tree(x)
+    ops = ops_of(cpu.plan(tree))
+    assert NORMALIZED_BACKWARD in ops
+    assert not {"mul", "sub", "sum"} & {op.name for op in ops}
+    values, dz = x.get().astype(float), e.get().astype(float)
+    scale = 1 / np.sqrt(values.var(axis=axes, keepdims=True) + eps)
+    z = (values - values.mean(axis=axes, keepdims=True)) * scale
+    means = dz.mean(axis=axes, keepdims=True) + z * (z * dz).mean(axis=axes, keepdims=True)
+    np.testing.assert_allclose(tree.get(), (dz - means) * scale, rtol=1e-4, atol=1e-5)
+
+
+def test_expressions_like_the_gradient_of_normalized_rows_are_computed_by_stages(cpu: Backend) -> None:
+    x, e, w = (cpu.array(RNG(n).normal(size=(6, 50))) for n in range(3))
+    z, scale = cpu.normalize(x, axis=1), 1 / cpu.sqrt(cpu.mean(cpu.square(x - cpu.mean(x, axis=1)), axis=1) + 1e-5)
+    of_z, of_e = cpu.mean(z * e, axis=1), cpu.mean(e, axis=1)
+    trees = {
+        "the mean of others": (e - cpu.mean(w, axis=1) - z * of_z) * scale,
+        "the mean of another product": (e - of_e - z * cpu.mean(z * w, axis=1)) * scale,
+        "another scale": (e - of_e - z * of_z) * cpu.exp(w),
+        "a sum": (e - cpu.sum(e, axis=1) - z * of_z) * scale,
+        "another factor": (e - cpu.sum(e, axis=1) * 0.25 - z * of_z) * scale,
+        "columns": (e - cpu.mean(e, axis=0) - z * of_z) * scale,
+    }
+    for name, tree in trees.items():
+        assert NORMALIZED_BACKWARD not in ops_of(cpu.plan(tree)), name
 
 
 def test_a_gamma_that_is_computed_scales_the_rows(cpu: Backend) -> None:

@@ -1,4 +1,4 @@
-"""Text corpora with a split, and minibatches of translations."""
+"""Text corpora with a split, and minibatches of translations (neonlite/data/text.py)."""
 
 from __future__ import annotations
 

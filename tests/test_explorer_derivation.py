@@ -3,7 +3,7 @@
 A gradient of a step is compared with finite differences: the value that it belongs to is changed, and all later steps
 are evaluated again.
 
-Tests ``neonlite/derivation.py`` and the derivations of ``neonlite/visualize/__init__.py``.
+Tests ``neonlite/explorer.py`` and the derivations of ``neonlite/visualize/__init__.py``.
 """
 
 from __future__ import annotations

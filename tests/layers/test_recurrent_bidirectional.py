@@ -1,4 +1,4 @@
-"""Bidirectional layers and their lists (neonlite/layers/bidirectional.py)."""
+"""Bidirectional layers and their lists."""
 
 from __future__ import annotations
 

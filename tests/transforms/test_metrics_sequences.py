@@ -27,7 +27,7 @@ from neonlite.transforms import (
     Softmax,
     TopKMisclassification,
 )
-from neonlite.transforms.metric import ColumnMetric, SequenceMetric, levenshtein
+from neonlite.transforms.metrics import ColumnMetric, SequenceMetric, levenshtein
 
 
 def distributions(rng, V, columns):
