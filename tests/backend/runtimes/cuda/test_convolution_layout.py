@@ -490,7 +490,9 @@ def test_products_of_all_heads_are_one_call_of_cublas_and_the_array_library_comp
     assert sorted(launches) == sorted([*["gemm"] * 11, *reorders, *sums, "add", softmax])
     assert not by_library
     assert [n for n in stacks if n > 1] == [4 * 16] * 6 * 4  # weights, context; their errors; errors of q, k and v
-    assert len(stages) == len(launches)  # all runs but the first one repeat the launches
+    stages.clear()
+    assert driver.launches_of(lambda: gradients(x, e)) == launches
+    assert not stages  # the launches are repeated
 
 
 # --- repeated launches -----------------------------------------------------------------------------------------------
