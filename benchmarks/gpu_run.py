@@ -33,7 +33,6 @@ from pathlib import Path
 from tempfile import gettempdir
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import gpu
 import gpu_check
@@ -42,6 +41,7 @@ from gpu_check import FAILED, NOT_RUN, PASSED, ROOT, NotRun
 
 from neonlite import Backend
 from neonlite.backend import NervanaObject
+from neonlite.backend.primitives.geometry import Layout
 from neonlite.backend.runtimes import load_runtime
 from neonlite.backend.runtimes.cuda import convolution
 
@@ -308,22 +308,12 @@ class TimedPlans(convolution.Cudnn):
     def execute(self, plan: Any, addresses: Any, workspace: int) -> None:
         super().execute(plan, addresses, workspace)
         if not self.found or self.found[-1]["index"] != plan.plan_index:
-            name = getattr(plan.graph, "get_plan_name_at_index", str)(plan.plan_index)
+            name = plan.graph.get_plan_name_at_index(plan.plan_index)
             self.found.append({"index": plan.plan_index, "engine": name, "workspace": plan.workspace_bytes})
 
 
-def nchw_dims_strides(shape: Any, is_2d: bool) -> tuple[list[int], list[int]]:
-    """Return the dimensions and strides of images in the order (N, C, D, H, W) in memory."""
-    C, D, H, W, N = shape
-    sizes, strides = [N, C, D, H, W], [C * D * H * W, D * H * W, H * W, W, 1]
-    return [x[:2] + x[2 + is_2d :] for x in (sizes, strides)]  # type: ignore[return-value]
-
-
-LAYOUTS = {"NHWC": convolution.nhwc_dims_strides, "NCHW": nchw_dims_strides}
-
-
 def plans(run: Run) -> None:
-    """The first plans of cuDNN for each convolution, timed; FOLDER/plans.json is the table of the fastest ones."""
+    """The first plans of cuDNN for each convolution, timed; FOLDER/plans.json is a plan table of the fastest ones."""
     be = Backend("gpu", rng_seed=1)
     cudnn, cupy = be.runtime.driver.cudnn, be.runtime.cupy
     if cudnn is None:
@@ -335,31 +325,35 @@ def plans(run: Run) -> None:
 
     @lru_cache(1)
     def operands(layer: Any) -> list[Any]:
-        arrays = [be.empty(shape, dtype=layer.dtype) for shape in (layer.dimI, layer.dimF, layer.dimO)]
+        shapes = layer.dimI, layer.dimF, layer.dimO, (layer.K, 1)
+        arrays = [be.empty(shape, dtype=layer.dtype) for shape in shapes]
         return [be.fill_normal(array) or array for array in arrays]
 
-    def timed(layer: Any, operation: str, kind: str, order: str, notes: str) -> list[dict[str, Any]]:
-        i, f, o = (be.runtime.address_and_strides(x._array)[0] for x in operands(layer))
-        addresses = {"fprop": (i, f, o), "dgrad": (o, f, i), "wgrad": (i, o, f)}[operation]
+    def timed(layer: Any, operation: str, layout: Layout, tf32: bool, fused: bool, notes: str) -> list[dict[str, Any]]:
+        i, f, o, bias = (be.runtime.address_and_strides(x._array)[0] for x in operands(layer))
+        addresses = {"fprop": (i, f, o, bias)[: 3 + fused], "dgrad": (o, f, i), "wgrad": (i, o, f)}[operation]
         space, plans = be.primitives._workspace_address, of[notes]
         plans.found = []
-        with patch.object(convolution, "nhwc_dims_strides", LAYOUTS[order]):
-            try:
-                plans._build_plan(operation, layer, kind == gpu.TF32, addresses, space, False, False)
-            except plans.errors as error:
-                print(f"no plan: {error}")
+        try:
+            plans._build_plan(operation, layer, layout, tf32, addresses, space, fused, fused)
+        except plans.errors as error:
+            print(f"no plan: {error}")
         return sorted((plan for plan in plans.found if "us" in plan), key=lambda plan: plan["us"])
 
     N, geometries = (2, "3 4 6 3 1 1") if run.quick else (128, SWEPT)
     for kind, name in product(("float16", gpu.TF32, "float32", "bfloat16"), geometries.split("; ")):
         C, K, H, R, stride, pad = map(int, name.split())
         layer = be.conv_layer(gpu.KINDS[kind], N, C, K, 1, H, H, 1, R, R, 0, pad, pad, 1, stride, stride)
-        for operation, notes, order in product(("fprop", "dgrad", "wgrad"), of, LAYOUTS):
-            words = f"{name}, {operation}, {kind}, {order}, {notes}"
-            run.row(words, partial(timed, layer, operation, kind, order, notes))
-    rows = [row for row in read(run.out) if row["part"] == run.part and row["verdict"] == PASSED]
-    found = {row["name"]: row["found"][0] for row in rows if row["found"]}
-    (run.out / "plans.json").write_text(json.dumps(found, indent=1, default=str))
+        tf32 = kind == gpu.TF32
+        passes = ("fprop", False), ("fprop", True), ("dgrad", False), ("wgrad", False)
+        for (operation, fused), notes, layout in product(passes, of, Layout):
+            words = convolution.plan_name(operation, layer, layout, tf32, bias=fused, relu=fused)
+            run.row(f"{words}, {notes}", partial(timed, layer, operation, layout, tf32, fused, notes))
+    rows = [row for row in read(run.out) if row["part"] == run.part and row["verdict"] == PASSED and row["found"]]
+    named = [(*row["name"].split(", "), row["found"][0]["engine"]) for row in rows]
+    table = {name: engine for name, notes, engine in named if notes == "deterministic"}
+    document = {"cudnn": cudnn.frontend.backend_version(), "plans": table}
+    (run.out / "plans.json").write_text(json.dumps(document, indent=1))
 
 
 # --- F and G: times beside every peer; H: where the time goes --------------------------------------------------------

@@ -468,7 +468,8 @@ class TrainingState(NamedTuple):
         tensors, weights = self.call_checked("weights", network.check_weights, arrays["weights"], False, MATCHED_LAYERS)
         floats = {key: x for key, x in of_callbacks.items() if is_float_array(x)}
         datatype = self.get_field(str, "backend", "datatype")
-        self.call_checked("arrays", check_dtypes, {**arrays, "callbacks": floats}, datatype)
+        int8 = {".".join(key) for key, t in tensors.items() if t.info.dtype == "int8"}  # the weights of Model.quantize
+        self.call_checked("arrays", check_dtypes, {**arrays, "callbacks": floats}, datatype, int8)
         recurrent = self.call_checked("recurrent", match_recurrent_states, network, arrays["recurrent"])
         write_arrays([(tensors[key], to_host_array(array)) for key, array in weights.items()])
         if "preprocessing" in self.description:  # optional
@@ -646,12 +647,13 @@ def release_weights(layers: list[Any]) -> None:
             setattr(layer, name, None)
 
 
-def check_dtypes(arrays: dict[str, dict[str, NDArray[Any]]], datatype: str) -> None:
+def check_dtypes(arrays: dict[str, dict[str, NDArray[Any]]], datatype: str, int8: set[str]) -> None:
     """Raise ValueError unless weights and states have the dtype of the backend, or that in which it computes."""
-    dtypes = ("float64",) if datatype == "float64" else ("float32", one_of("datatype", datatype, FLOAT_DTYPES))
+    floats = ("float64",) if datatype == "float64" else ("float32", one_of("datatype", datatype, FLOAT_DTYPES))
     for kind, named in arrays.items():
         for name, array in named.items():
-            if array.dtype.name not in (*dtypes, "int8"):  # the weights that Model.quantize returns
+            dtypes = ("int8",) if kind == "weights" and name in int8 else floats
+            if array.dtype.name not in dtypes:
                 raise ValueError(
                     f"{kind}/{name}: expected {' or '.join(dict.fromkeys(dtypes))}, got {array.dtype.name}"
                 )

@@ -15,6 +15,10 @@ import numpy as np
 import pytest
 from helpers.standin_cupy import installed
 
+from neonlite import Backend
+from neonlite.backend.primitives.geometry import Layout
+from neonlite.backend.runtimes.cuda.convolution import plan_name, read_plan_table
+
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import gpu
@@ -196,10 +200,14 @@ def test_parts_run_on_stand_ins(kernels: str, tmp_path: Path, monkeypatch: pytes
     assert {row["part"] for row in rows} == {*parts}
     assert [row for row in rows if row["verdict"] != PASSED] == []
     if kernels == "1":
-        table = json.loads((tmp_path / "plans.json").read_text())
-        assert len(table) == 4 * 3 * 2 * 2  # dtypes, passes, layouts, with and without nondeterministic plans
+        monkeypatch.setenv("NEONLITE_PLANS", str(tmp_path / "plans.json"))
+        table = read_plan_table(91900)
+        assert len(table) == 4 * 4 * 2  # dtypes, passes, layouts
         # of the stand-in's plans, the first nine use tensor cores
-        assert all((plan["index"] > 8) == ("float32" in name) for name, plan in table.items())
+        cores = {f"eng{n}_k2=1" for n in range(9)}
+        assert all((engine in cores) == ("float32" not in name) for name, engine in table.items())
+        layer = Backend("cpu").conv_layer("float32", 2, 3, 4, 1, 6, 6, 1, 3, 3, 0, 1, 1)
+        assert plan_name("fprop", layer, Layout.NCHW, False, bias=True, relu=True) in table
 
 
 def test_sums_that_are_rounded_twice_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

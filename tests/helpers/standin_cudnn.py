@@ -55,6 +55,9 @@ class Frontend(SimpleNamespace):
         self.version, self.cudart, self.fails = tuple(map(int, version.split("."))), cudart, fails
         self.handle = Handle() if self.version >= (1, 28) else 7
 
+    def backend_version(self) -> int:
+        return 91900
+
     def create_handle(self) -> Any:
         return self.handle
 
@@ -170,6 +173,9 @@ class Graph:
 
     def get_execution_plan_count(self) -> int:
         return len(PLANS)
+
+    def get_plan_name_at_index(self, index: int) -> str:
+        return f"eng{index}_k2=1"
 
     def build_plan_at_index(self, index: int) -> None:
         if index not in self._allowed():

@@ -22,6 +22,8 @@ ELSEWHERE = {  # tests with their inputs are in the files of these layers
     "RoiPooling": "inputs of two kinds",
     "SkipThought": "test_seq2seq_skipthought.py",
     "SingleOutputTree": "a Tree",
+    "QuantizedLinear": "test_model_quantized.py",
+    "QuantizedConvolution": "test_model_quantized.py",
 }
 
 

@@ -72,7 +72,8 @@ class Plan(StepList):
         self.targets_alias, self.arena_start = targets_alias, arena_start
         self.required_arena_bytes = lambda: 0
         self.primitives: dict[int, Any] = {}  # {value: the ``PrimitiveCall`` that computes it}; set by the executor
-        self.nhwc: set[int] = set()  # images of the shape (N, *sizes, C); set by the executor
+        self.reordered: set[int] = set()  # images whose axes have the order of ``layout``; set by the executor
+        self.layout: Any = None  # NHWC or NCHW
         self.in_place: dict[int, int] = {}  # {temporary: the operand of its stage whose memory it overwrites}
         self.parts: dict[int, tuple[int, int]] = {}  # {temporary: the concat whose memory it is in, and its offset}
         self.plan_stages()

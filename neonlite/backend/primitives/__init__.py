@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer, axis_window_offsets
+from neonlite.backend.primitives.geometry import ConvLayer, Layout, LRNLayer, PoolLayer, axis_window_offsets
 from neonlite.ops.functions import run_scatter_add
 from neonlite.ops.images import bin_bounds
 from neonlite.typing import NativeArray as Array, NumPyArray
@@ -100,7 +100,7 @@ class ConvPrimitives(MatmulPrimitives):
             beta = 1.0
 
     def computes(self, op: str, layer: Any) -> bool:
-        """Return whether a library computes an op of the table for images: in NHWC, and with groups."""
+        """Return whether a library computes an op of the table for images: in the layout of plans, and with groups."""
         return False
 
     def try_conv_bias(self, layer: ConvLayer, i: Array, f: Array, o: Array, bias: Array, relu: bool) -> bool:
@@ -363,8 +363,12 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
     supports_fused_relu = False  # whether ``try_conv_bias`` applies relu
     supports_scatter = False  # whether ``scatter`` computes the scatter-add of op-trees
 
+    def image_layout(self, dtypes: Collection[str]) -> Layout:
+        """Return the layout of images between the steps of a plan whose convolutions have these dtypes."""
+        return Layout.NHWC
+
     def reorder(self, shape: Any, chwn: Array, nhwc: Array, to_chwn: bool) -> None:
-        """Copy images from CHWN to NHWC, or back with ``to_chwn``, where ``computes`` an op in NHWC."""
+        """Copy images of a shape from CHWN to NHWC, or back with ``to_chwn``."""
         raise NotImplementedError
 
     def reorder_all(self, copies: Sequence[tuple[Any, Array, Array, bool]]) -> None:
@@ -372,8 +376,8 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         for arguments in copies:
             self.reorder(*arguments)
 
-    def reorders_filters(self, layer: ConvLayer) -> bool:
-        """Return whether a convolution takes filters (K, T, R, S, C), and ``conv_bias`` computes it."""
+    def reorders_filters(self, layer: ConvLayer, layout: Layout) -> bool:
+        """Return whether a convolution takes filters in the layout of its images, and ``conv_bias`` computes it."""
         return False
 
     def conv_bias(self, layer: ConvLayer, i: Any, f: Any, bias: Array, o: Any, relu: bool) -> None:

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -70,49 +71,84 @@ def axis_window_offsets(size: int, count: int, window: int, stride: int, padding
     return offsets
 
 
+class Layout(Enum):
+    """An order of the axes of images, besides CHWN, in which a library computes: with D, H and W for the pixels."""
+
+    NHWC = "NHWC"
+    NCHW = "NCHW"
+
+    def axes(self, ndim: int) -> Shape:
+        """Return the axes (C, *sizes, N) in the order of the layout."""
+        channels, sizes = (0,), tuple(range(1, ndim - 1))
+        return (ndim - 1, *sizes, *channels) if self is Layout.NHWC else (ndim - 1, *channels, *sizes)
+
+    def from_chwn(self, shape: Shape) -> Shape:
+        """Return a shape (C, *sizes, N) in the order of the layout."""
+        return tuple(shape[a] for a in self.axes(len(shape)))
+
+    def to_chwn(self, shape: Shape) -> Shape:
+        """Return the shape (C, *sizes, N) of a shape in the order of the layout."""
+        return tuple(shape[n] for n in self.inverse_axes(len(shape)))
+
+    def keeps_order(self, shape: Shape) -> bool:
+        """Return whether images (C, *sizes, N) have the same order in memory in the layout."""
+        axes = [a for a in self.axes(len(shape)) if shape[a] > 1]
+        return axes == sorted(axes)
+
+    def inverse_axes(self, ndim: int) -> Shape:
+        """Return the axes of the layout in the order (C, *sizes, N)."""
+        return tuple(map(self.axes(ndim).index, range(ndim)))
+
+
 class ImageShape(NamedTuple):
-    """The shape of images with merged pixels: CHWN is (channels, pixels, batch_size), NHWC is its reverse."""
+    """The shape of images with merged pixels: CHWN is (channels, pixels, batch_size), NHWC is its reverse.
+
+    NCHW is the NHWC of images with one channel, whose pixels are those of all channels.
+    """
 
     channels: int
     pixels: int  # D * H * W
     batch_size: int
 
 
-class NHWCImages(NamedTuple):
-    """Images of a plan in NHWC: ``nhwc`` is (N, D, H, W, C)."""
+class ReorderedImages(NamedTuple):
+    """Images of a plan in another layout than CHWN: ``memory`` is (N, D, H, W, C) or (N, C, D, H, W)."""
 
-    nhwc: NativeArray
+    memory: NativeArray
+    layout: Layout
 
     @property
     def array(self) -> NativeArray:
         """The view (C, D, H, W, N)."""
-        return self.nhwc.transpose((4, 1, 2, 3, 0))
+        return self.memory.transpose(self.layout.inverse_axes(5))
 
     @property
     def flat(self) -> NativeArray:
         """The view with one axis."""
-        return self.nhwc.reshape(-1)
+        return self.memory.reshape(-1)
 
     @property
     def dtype(self) -> DType:
         """The dtype of the elements."""
-        return self.nhwc.dtype
+        return self.memory.dtype
 
 
-def image_shape(array: NativeArray) -> ImageShape:
-    """Return the image shape of an array (C, D, H, W, N)."""
-    channels, *_, batch_size = array.shape
-    return ImageShape(channels, array.size // (channels * batch_size), batch_size)
+def image_shape(shape: Shape, layout: Layout) -> ImageShape:
+    """Return the image shape with which images (C, *sizes, N) are reordered to a layout, and back."""
+    channels, *sizes, batch_size = shape
+    if layout is Layout.NHWC:
+        return ImageShape(channels, math.prod(sizes), batch_size)
+    return ImageShape(1, math.prod(shape[:-1]), batch_size)
 
 
 def chwn_view(x: NativeArray) -> NativeArray:
-    """Return images of a plan as an array (C, D, H, W, N), of which those in NHWC are a view."""
-    return x.array if isinstance(x, NHWCImages) else x
+    """Return images of a plan as an array (C, D, H, W, N), of which those in another layout are a view."""
+    return x.array if isinstance(x, ReorderedImages) else x
 
 
 def as_chwn(x: NativeArray) -> NativeArray:
-    """Return images of a plan as an array (C, D, H, W, N), copied from NHWC."""
-    return x.array.copy() if isinstance(x, NHWCImages) else x
+    """Return images of a plan as an array (C, D, H, W, N), copied from another layout."""
+    return x.array.copy() if isinstance(x, ReorderedImages) else x
 
 
 class LayerObject(Untracked):

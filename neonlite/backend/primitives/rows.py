@@ -12,7 +12,7 @@ import numpy as np
 from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives import ReferencePrimitives
-from neonlite.backend.primitives.geometry import ConvLayer, ImageShape, NHWCImages, PoolLayer
+from neonlite.backend.primitives.geometry import ConvLayer, ImageShape, PoolLayer, ReorderedImages, image_shape
 from neonlite.backend.primitives.recurrent import CompilePlan, find_recurrences
 from neonlite.ops import OPS, Op
 from neonlite.ops.functions import Shape, is_transposed
@@ -33,8 +33,8 @@ CONVOLUTIONS: dict[str, tuple[str, Callable[..., None]]] = {
 def find_indices(primitives: ReferencePrimitives, layer: PoolLayer, i: NativeArray, indices: NativeArray) -> None:
     """Write the positions of the maxima."""
     maxima = primitives.get_workspace("maxima", layer.dimO, i)
-    if isinstance(indices, NHWCImages):
-        maxima = NHWCImages(maxima.reshape(swap_ends(layer.dimO)))
+    if isinstance(indices, ReorderedImages):
+        maxima = indices._replace(memory=maxima.reshape(indices.memory.shape))
     primitives.pool_fprop(layer, i, maxima, indices, 0.0)
 
 
@@ -98,7 +98,7 @@ def image_layer(primitives: ReferencePrimitives, plan: Plan, v: int) -> tuple[st
     dtype, halves = plan.dtype(step.inputs[0]), () if primitives.runtime.supports_half else HALF_DTYPES
     if dtype not in FLOAT_DTYPES or dtype in halves:
         return None
-    shapes = [swap_ends(plan.shape(x)) if x in plan.nhwc else plan.shape(x) for x in (*step.inputs, v)]
+    shapes = [plan.layout.to_chwn(plan.shape(x)) if x in plan.reordered else plan.shape(x) for x in (*step.inputs, v)]
     if any(0 in shape for shape in shapes):
         return None
     layer: Any
@@ -139,29 +139,31 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
     is_strided = [not plan.is_contiguous(x) for x in inputs]
     values = [*inputs, *outputs]
     shapes = [(layer.K,) if role == "B" else getattr(layer, f"dim{role}") for role in roles]
-    is_nhwc = [x in plan.nhwc for x in values]
+    is_reordered = [x in plan.reordered for x in values]
 
     def operand(n: int, x: Any) -> Any:
         if n < len(is_strided) and is_strided[n]:
             x = contiguous_copy(primitives, n, x)
-        if is_nhwc[n]:
-            return NHWCImages(reshape(x, swap_ends(shapes[n])))
+        if is_reordered[n]:
+            return ReorderedImages(reshape(x, plan.layout.from_chwn(shapes[n])), plan.layout)
         return reshape(x, shapes[n])
 
     def run(*arrays: NativeArray) -> None:
         call(primitives, layer, *[operand(n, x) for n, x in enumerate(arrays)])
 
-    is_uniform = len({x for role, x in zip(roles, is_nhwc, strict=True) if role in "IO"}) == 1  # no images are copied
+    is_uniform = (
+        len({x for role, x in zip(roles, is_reordered, strict=True) if role in "IO"}) == 1
+    )  # no images are copied
     return PrimitiveCall(run, inputs, outputs, is_repeatable=is_uniform and not any(is_strided))
 
 
 def reorder_call(primitives: ReferencePrimitives, plan: Plan, values: Sequence[int]) -> PrimitiveCall:
     """Return the copies of images and filters to the other layout that are the steps of one stage."""
-    inputs, is_nhwc, shapes = [], [v in plan.nhwc for v in values], list[ImageShape]()
+    inputs, is_reordered, shapes = [], [v in plan.reordered for v in values], list[ImageShape]()
     for v in values:
         inputs.append(cast("int", plan.step_of(v).inputs[0]))
-        C, *sizes, N = swap_ends(plan.shape(v)) if v in plan.nhwc else plan.shape(v)
-        shapes.append(ImageShape(C, math.prod(sizes), N))
+        shape = plan.layout.to_chwn(plan.shape(v)) if v in plan.reordered else plan.shape(v)
+        shapes.append(image_shape(shape, plan.layout))
     reshape = primitives.runtime.reshape
 
     def run(*arrays: NativeArray) -> None:
@@ -171,7 +173,7 @@ def reorder_call(primitives: ReferencePrimitives, plan: Plan, values: Sequence[i
                 source = contiguous_copy(primitives, n, source)
             flat = (math.prod(shape),)
             source, out = reshape(source, flat), reshape(out, flat)
-            copies.append((shape, *((source, out) if is_nhwc[n] else (out, source)), not is_nhwc[n]))
+            copies.append((shape, *((source, out) if is_reordered[n] else (out, source)), not is_reordered[n]))
         primitives.reorder_all(copies)
 
     return PrimitiveCall(run, tuple(inputs), tuple(values), is_repeatable=all(map(plan.is_contiguous, inputs)))
@@ -200,7 +202,7 @@ def quantized_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
     inputs, options = cast("tuple[int, ...]", step.inputs), {name: step.attrs[name] for name in ("scale", "relu")}
     function: Callable[..., None] = primitives.quantized_dot
     if step.op is QUANTIZED_CONV:
-        x, o = (swap_ends(shape) for shape in (plan.shape(inputs[0]), step.shape))
+        x, o = map(plan.layout.to_chwn, (plan.shape(inputs[0]), step.shape))
         layer = convolution_layer(step, step.dtype, x, plan.shape(inputs[1]), o)
         function = partial(primitives.quantized_conv, layer)
     is_strided = [not plan.is_contiguous(x) for x in inputs]
@@ -222,7 +224,7 @@ def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveC
     names, attrs = [plan.step_of(u).op.name for u in outputs], dict(step.attrs)
     is_strided = not plan.is_contiguous(inputs[0])
     function: Callable[..., None]
-    if v in plan.nhwc:
+    if v in plan.reordered:
         C, rows, function = step.shape[-1], rows_shape(step.shape), primitives.batch_norm
         shapes: list[Any] = [rows, (1, C), (1, C), rows, (1, C), (1, C)]
     else:
@@ -333,16 +335,15 @@ def join_reorders(plan: Plan) -> None:
         plan.set_stages(stages)
 
 
-def swap_ends(shape: Shape) -> Shape:
-    """Return a shape with the first and the last axis exchanged."""
-    return (shape[-1], *shape[1:-1], shape[0])
-
-
 def skip_reshapes(plan: Plan, x: int) -> int:
     """Return the contiguous value that is reshaped, or the value itself."""
     while x >= len(plan.leaves) and plan.step_of(x).op.name == "reshape" and plan.is_contiguous(x):
         (source,) = plan.step_of(x).inputs
-        if not isinstance(source, int) or not plan.is_contiguous(source) or (x in plan.nhwc) != (source in plan.nhwc):
+        if (
+            not isinstance(source, int)
+            or not plan.is_contiguous(source)
+            or (x in plan.reordered) != (source in plan.reordered)
+        ):
             break
         x = source
     return x
@@ -386,7 +387,7 @@ def pooling_layer(step: Step, dtype: str, op: str, I: Shape, O: Shape) -> PoolLa
     )
 
 
-# --- what primitives compute in a plan: formulas, transposes, and images in NHWC where that is fastest ---
+# --- what primitives compute in a plan: formulas, transposes, and images in the layout that is fastest ---
 
 NO_INPUTS = (-1,)  # of a value that another op computes: the number of no value
 COPIES = ("cast", "stop_gradient")
@@ -395,11 +396,6 @@ UNPOOLINGS = ("max_unpool", "sum_unpool")
 MAX_ROW_ELEMENTS = 1 << 10  # of the rows with several pixels
 MIN_TRANSPOSED = 1 << 15  # elements of a transpose from which its copy is a step; by benchmarks/thresholds.py
 MIN_ROW_IMAGES = 1 << 15  # elements of images below which longer rows gain less than the copies of operands take
-
-
-def swap_axes(xp: Any, x: Any) -> Any:
-    """Return images with the first and the last axis exchanged."""
-    return xp.permute_dims(x, (x.ndim - 1, *range(1, x.ndim - 1), 0))
 
 
 # batch_norm of images in NHWC, which one primitive computes from x, gamma and beta, or the normalization of rows, from
@@ -458,13 +454,17 @@ QUANTIZED_DOT, QUANTIZED_CONV = (
 )
 JOINED = {"max_pool_indices": "max_pool", MEANS.name: NORMALIZED.name, VARIANCES.name: NORMALIZED.name}
 TRANSPOSED = Op("transposed", doc="a contiguous copy of a transpose", kind="library", has_method=False)
-REORDER = Op("reorder", swap_axes, doc="images copied from CHWN to NHWC, or back", kind="library", has_method=False)
+REORDER = Op("reorder", OPS["transpose"].run, doc="images copied to another layout", kind="library", has_method=False)
 
 
 def choose_primitives(primitives: ReferencePrimitives, plan: Plan) -> None:
-    """Rewrite a plan so that primitives compute formulas, and images stay in NHWC between those of the library."""
+    """Rewrite a plan so that primitives compute formulas, and images stay in one layout between the library's steps."""
+    dtypes = {plan.dtype(s.inputs[0]) for s in plan.steps if s.op.name in CONVOLUTIONS}
+    plan.layout = primitives.image_layout(dtypes)
     read = {plan.view_base(x) for s in plan.steps if s.kind != "view" for x in s.inputs if isinstance(x, int)}
-    preferring = {v for v in plan.step_values if prefers_nhwc(primitives, plan, v, v not in plan.outputs or v in read)}
+    preferring = {
+        v for v in plan.step_values if prefers_layout(primitives, plan, v, v not in plan.outputs or v in read)
+    }
     convolutions = [v for v in preferring if plan.step_of(v).op.name in CONVOLUTIONS]
     if not convolutions or (len(preferring) < 2 and not reorders_filters(primitives, plan, convolutions[0])):
         preferring = set()
@@ -477,9 +477,9 @@ def choose_primitives(primitives: ReferencePrimitives, plan: Plan) -> None:
 
 
 def reorders_filters(primitives: ReferencePrimitives, plan: Plan, v: int) -> bool:
-    """Return whether a step is a convolution whose filters, too, are in NHWC."""
+    """Return whether a step is a convolution whose filters, too, are in the layout of the plan."""
     found = image_layer(primitives, plan, v) if plan.step_of(v).op.name in CONVOLUTIONS else None
-    return found is not None and primitives.reorders_filters(found[1])
+    return found is not None and primitives.reorders_filters(found[1], plan.layout)
 
 
 def is_transpose(primitives: ReferencePrimitives, plan: Plan, x: int) -> bool:
@@ -493,12 +493,13 @@ def is_transpose(primitives: ReferencePrimitives, plan: Plan, x: int) -> bool:
     return bool(order) and primitives.computes_transposes()
 
 
-def prefers_nhwc(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: bool) -> bool:
-    """Return whether the library computes a step in NHWC, and another step reads images that it returns."""
+def prefers_layout(primitives: ReferencePrimitives, plan: Plan, v: int, is_read: bool) -> bool:
+    """Return whether the library computes a step in the plan's layout, and another step reads images it returns."""
     if (found := image_layer(primitives, plan, v)) is None:
         return False
     roles, layer, _ = found
-    is_faster = is_read or roles[-1] == "F" or (isinstance(layer, ConvLayer) and primitives.reorders_filters(layer))
+    takes_filters = isinstance(layer, ConvLayer) and primitives.reorders_filters(layer, plan.layout)
+    is_faster = is_read or roles[-1] == "F" or takes_filters
     return is_faster and primitives.computes(plan.step_of(v).op.name, layer)
 
 
@@ -536,7 +537,7 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
         elif name in ("batch_norm", "normalize") and operands[0] not in normalized:
             if name == "batch_norm" and skip_reshapes(plan, operands[0]) in preferring:
                 formula = find_batch_norm(primitives, plan, v)
-            elif not preferring or len(step.shape) == 2:  # NHWC images would be copied to CHWN and back
+            elif not preferring or len(step.shape) == 2:  # reordered images would be copied to CHWN and back
                 formula = find_row_norm(primitives, plan, v)
             normalized.update(operands[:1] if formula else ())
         found += [formula] if formula else []
@@ -645,7 +646,7 @@ def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Form
     """Return a batch_norm with gamma and beta, of images from a convolution in NHWC; with max(., 0) of it, if read."""
     step = plan.composites[v]
     operands = cast("tuple[int, ...]", step.inputs)
-    rows, eps = rows_shape(swap_ends(step.shape)), step.attrs["eps"]
+    rows, eps = rows_shape(plan.layout.from_chwn(step.shape)), step.attrs["eps"]
     if rows is None or len(operands) < 3 or not primitives.computes_batch_norm(rows, eps):
         return None
     if not all(p < len(plan.leaves) and plan.is_contiguous(p) for p in operands[1:]):
@@ -722,25 +723,25 @@ def formula_values(plan: Plan, v: int, operands: Collection[int]) -> list[int]:
 
 
 class PlanRewriter:
-    """The values of a plan in their own shape, and of images those in NHWC, while its steps are rewritten.
+    """The values of a plan in their own shape, and images in the layout of the plan, while its steps are rewritten.
 
     The steps of a formula become those of its primitive. A transpose is copied once, for the elementwise steps that
     read it.
 
-    Images in NHWC are a value of the shape (N, *sizes, C): the elementwise steps and reductions that read them run over
-    this shape, and ``reorder`` copies images between the two shapes where another step reads them. Leaves and targets
-    keep their shape. NumPy and oneDNN are slow on rows as short as the channels, and GPUs are not: on a CPU, steps
-    whose other operands are one number per channel run over a matrix whose rows have the channels of several pixels,
-    one after another, with these numbers repeated.
+    Images in NHWC are a value of the shape (N, *sizes, C), in NCHW of (N, C, *sizes): the elementwise steps and
+    reductions that read them run over this shape, and ``reorder`` copies images between it and their own shape where
+    another step reads them. Leaves and targets keep their shape. NumPy and oneDNN are slow on rows as short as the
+    channels, and GPUs are not: on a CPU, steps whose other operands are one number per channel run over a matrix whose
+    rows have the channels of several pixels, one after another, with these numbers repeated.
     """
 
     def __init__(self, primitives: ReferencePrimitives, plan: Plan, preferring: set[int], reordering: set[int]) -> None:
         self.primitives, self.plan, self.preferring, self.reordering = primitives, plan, preferring, reordering
-        self.takes_short_rows = primitives.takes_short_rows
+        self.takes_short_rows, self.layout = primitives.takes_short_rows, plan.layout
         self.steps, self.outputs = dict(plan.numbered_steps), plan.outputs
         self.shapes = {v: plan.shape(v) for v in range(len(plan.leaves) + len(plan.steps))}
         self.plain: dict[int, int] = {v: v for v in range(len(plan.leaves))}  # {old value: new value}
-        self.nhwc: dict[int, int] = {}
+        self.reordered: dict[int, int] = {}
         self.rows: dict[int, int] = {}  # the same images as a matrix, several pixels in a row
         self.copies: dict[int, int] = {}  # {new value of a transpose: its contiguous copy}
         self.repeated: dict[tuple[int, Shape], int] = {}  # {(old value, shape of the rows): numbers of the channels}
@@ -760,7 +761,7 @@ class PlanRewriter:
             elif v in needed:
                 self.append(v, step)
         plan.outputs = {self.as_output(i, v): i for v, i in plan.outputs.items()}
-        plan.nhwc = {*self.nhwc.values(), *self.rows.values()}
+        plan.reordered = {*self.reordered.values(), *self.rows.values()}
         plan.plan_stages()
 
     def needed_values(self, by_value: dict[int, Formula]) -> set[int]:
@@ -773,16 +774,16 @@ class PlanRewriter:
         return needed
 
     def append(self, v: int, step: Step) -> None:
-        """Append a step, in NHWC if that saves copies."""
-        is_nhwc = [y in self.nhwc or y in self.rows for y in step.inputs]
+        """Append a step, of reordered images if that saves copies."""
+        is_reordered = [y in self.reordered or y in self.rows for y in step.inputs]
         full = [n for n, y in enumerate(step.inputs) if isinstance(y, int) and self.shapes[y] == step.shape]
         if step.op.name in CONVOLUTIONS or step.op.name in POOLINGS:
-            if v in self.preferring and (step.op.name in (*CONVOLUTIONS, *UNPOOLINGS) or is_nhwc[0]):
+            if v in self.preferring and (step.op.name in (*CONVOLUTIONS, *UNPOOLINGS) or is_reordered[0]):
                 return self.append_primitive(v, step, v in self.reordering)
         elif step.kind == "elementwise" and len(step.shape) > 2:
-            if 2 * sum(is_nhwc[n] for n in full) >= len(full) > 0:
+            if 2 * sum(is_reordered[n] for n in full) >= len(full) > 0:
                 return self.append_elementwise(v, step, full)
-        elif is_nhwc and is_nhwc[0] and self.append_view_or_reduction(v, step):
+        elif is_reordered and is_reordered[0] and self.append_view_or_reduction(v, step):
             return None
         inputs = [self.as_plain(y) if isinstance(y, int) else y for y in step.inputs]
         for n in full if step.kind == "elementwise" else ():
@@ -800,23 +801,23 @@ class PlanRewriter:
 
     def append_elementwise(self, v: int, step: Step, full: Sequence[int]) -> None:
         """Append an elementwise step, whose operands of its shape have these numbers."""
-        ndim, to = len(step.shape), None if self.takes_short_rows else rows_shape(swap_ends(step.shape))
+        ndim, to = len(step.shape), None if self.takes_short_rows else rows_shape(self.layout.from_chwn(step.shape))
         others = [y for n, y in enumerate(step.inputs) if n not in full]
         if to and all(self.is_per_channel(y, ndim) for y in others):
             inputs = [self.as_rows(y, to) if n in full else self.repeat(y, ndim, to) for n, y in enumerate(step.inputs)]
             self.rows[v] = self.plan.append_step(step._replace(inputs=tuple(inputs), shape=to))
         else:
-            self.append_nhwc(v, step, [self.broadcastable(y, ndim) for y in step.inputs])
+            self.append_reordered(v, step, [self.broadcastable(y, ndim) for y in step.inputs])
 
     def append_view_or_reduction(self, v: int, step: Step) -> bool:
-        """Append a reshape of pixels, or a reduction of images in NHWC, and return True; False for any other step."""
+        """Append a reshape of pixels, or a reduction of reordered images, and return True; False for any other step."""
         x: Any = step.inputs[0]
         shape, to, last = self.shapes[x], step.shape, len(self.shapes[x]) - 1
         if step.op.name == "reshape" and len(to) > 2 and (to[0], to[-1]) == (shape[0], shape[-1]):
-            self.append_nhwc(v, step, [self.as_nhwc(x)], to=swap_ends(to))
+            self.append_reordered(v, step, [self.as_reordered(x)], to=self.layout.from_chwn(to))
         elif step.op.name in REDUCTIONS and step.attrs.get("keepdims", True):
             axes = step.attrs["axis"]
-            rows = None if self.takes_short_rows else rows_shape(swap_ends(shape))
+            rows = None if self.takes_short_rows else rows_shape(self.layout.from_chwn(shape))
             if rows and sorted(axes) == list(range(1, last + 1)):
                 C, attrs = shape[0], step.attrs | {"axis": (0,)}
                 row = self.plan.append_step(
@@ -826,10 +827,10 @@ class PlanRewriter:
                 total = self.plan.append_step(
                     step._replace(inputs=(pixels,), shape=(1, C), attrs=attrs, compute_dtype=step.dtype)
                 )
-                self.nhwc[v] = self.reshape(total, swap_ends(to))
+                self.reordered[v] = self.reshape(total, self.layout.from_chwn(to))
             else:
-                axes = tuple(sorted({0: last, last: 0}.get(a, a) for a in axes))
-                self.append_nhwc(v, step, [self.as_nhwc(x)], axis=axes)
+                axes = tuple(sorted(self.layout.axes(last + 1).index(a) for a in axes))
+                self.append_reordered(v, step, [self.as_reordered(x)], axis=axes)
         else:
             return False
         return True
@@ -839,12 +840,13 @@ class PlanRewriter:
         roles = (CONVOLUTIONS.get(step.op.name) or POOLINGS[step.op.name])[0]
         plain = ("B",) if reorders_filters else ("B", "F")
         inputs: list[Any] = [
-            self.as_plain(x) if role in plain else self.as_nhwc(x) for x, role in zip(step.inputs, roles, strict=False)
+            self.as_plain(x) if role in plain else self.as_reordered(x)
+            for x, role in zip(step.inputs, roles, strict=False)
         ]
         if roles[-1] in plain:
             self.plain[v] = self.plan.append_step(step._replace(inputs=tuple(inputs)))
         else:
-            self.append_nhwc(v, step, inputs)
+            self.append_reordered(v, step, inputs)
 
     def append_formula(self, formula: Formula, needed: Collection[int]) -> None:
         """Append the steps of a primitive, for the main result of a formula and the others that are needed."""
@@ -853,12 +855,12 @@ class PlanRewriter:
             return self.append_primitive(
                 v, self.steps[v]._replace(op=formula.results[v], attrs=attrs, inputs=formula.operands), True
             )
-        is_nhwc = "relu" in attrs and len(self.shapes[x]) > 2  # not the norm of rows
-        inputs = self.as_nhwc(x) if is_nhwc else self.as_plain(x), *map(self.as_plain, others)
+        is_images = "relu" in attrs and len(self.shapes[x]) > 2  # not the norm of rows
+        inputs = self.as_reordered(x) if is_images else self.as_plain(x), *map(self.as_plain, others)
         for v, op in formula.results.items():
             new = self.steps[v]._replace(op=op, attrs=attrs, inputs=inputs)
-            if v == formula.main and is_nhwc:
-                self.append_nhwc(v, new, inputs)
+            if v == formula.main and is_images:
+                self.append_reordered(v, new, inputs)
             elif v == formula.main or v in needed:
                 self.plain[v] = self.plan.append_step(new)
 
@@ -871,49 +873,49 @@ class PlanRewriter:
             new = step._replace(op=OPS[name], attrs={}, inputs=(self.plain[v], column))
             self.plain[v] = self.plan.append_step(new)
 
-    def append_nhwc(self, v: int, step: Step, inputs: Sequence[int | Constant], **attrs: Any) -> None:
-        """Append a step whose result is in NHWC."""
-        new = step._replace(inputs=tuple(inputs), shape=swap_ends(step.shape), attrs=step.attrs | attrs)
-        self.nhwc[v] = self.plan.append_step(new)
+    def append_reordered(self, v: int, step: Step, inputs: Sequence[int | Constant], **attrs: Any) -> None:
+        """Append a step whose result is reordered images."""
+        new = step._replace(inputs=tuple(inputs), shape=self.layout.from_chwn(step.shape), attrs=step.attrs | attrs)
+        self.reordered[v] = self.plan.append_step(new)
 
     def as_output(self, i: int, v: int) -> int:
-        """Return the value of a target: of one channel or one sample in NHWC, for which the target is reshaped."""
+        """Return the value of a target, which is reshaped where both layouts have one order."""
         target = self.plan.targets[i]
         if v not in self.plain or self.plan.step_of(self.plain[v]).kind == "view":
-            source: Any = self.as_nhwc(v)
-            if is_vector(target.shape) and target.attrs["contiguous"]:
+            source: Any = self.as_reordered(v)
+            if self.layout.keeps_order(target.shape) and target.attrs["contiguous"]:
                 while self.plan.step_of(source).kind == "view":
                     source = self.plan.step_of(source).inputs[0]
                 self.plan.targets[i] = target.be.tensor_info(self.plan.shape(source), target.dtype)
                 return source
-            self.plain[v] = self.reorder(source, target.shape)
+            self.plain[v] = self.reorder(source, self.layout.inverse_axes(len(target.shape)))
         return self.plain[v]
 
     def as_plain(self, v: Any) -> Any:
         """Return a value in its own shape."""
         if v not in self.plain:
-            shape = self.shapes[v]
-            copy = self.reshape if is_vector(shape) else self.reorder
-            self.plain[v] = copy(self.as_nhwc(v), shape)
+            shape, source = self.shapes[v], self.as_reordered(v)
+            is_view, axes = self.layout.keeps_order(shape), self.layout.inverse_axes(len(shape))
+            self.plain[v] = self.reshape(source, shape) if is_view else self.reorder(source, axes)
         return self.plain[v]
 
-    def as_nhwc(self, v: Any) -> int:
-        """Return images in NHWC."""
-        if v not in self.nhwc:
-            shape, source = swap_ends(self.shapes[v]), self.rows.get(v, self.plain.get(v))
+    def as_reordered(self, v: Any) -> int:
+        """Return images in the layout of the plan."""
+        if v not in self.reordered:
+            shape, source = self.layout.from_chwn(self.shapes[v]), self.rows.get(v, self.plain.get(v))
             step = self.steps.get(v)
             number: Any = step.inputs[0] if step is not None and step.op.name == "broadcast" else None
             if step is not None and number is not None and math.prod(self.shapes[number]) == 1:
-                self.append_nhwc(v, step, [self.as_plain(number)], to=shape)
-                return self.nhwc[v]
-            copy = self.reshape if v in self.rows or is_vector(shape) else self.reorder
-            self.nhwc[v] = copy(source, shape)
-        return self.nhwc[v]
+                self.append_reordered(v, step, [self.as_plain(number)], to=shape)
+                return self.reordered[v]
+            is_view, axes = v in self.rows or self.layout.keeps_order(self.shapes[v]), self.layout.axes(len(shape))
+            self.reordered[v] = self.reshape(source, shape) if is_view else self.reorder(source, axes)
+        return self.reordered[v]
 
     def as_rows(self, v: Any, shape: Shape) -> int:
-        """Return images in NHWC as a matrix."""
+        """Return reordered images as a matrix."""
         if v not in self.rows:
-            self.rows[v] = self.reshape(self.as_nhwc(v), shape)
+            self.rows[v] = self.reshape(self.as_reordered(v), shape)
         return self.rows[v]
 
     def is_per_channel(self, v: Any, ndim: int) -> bool:
@@ -927,7 +929,7 @@ class PlanRewriter:
         """Return an operand with one number for each channel, repeated for each pixel of a row."""
         if not isinstance(v, int) or (v in self.plain and not self.plan.dtype(self.plain[v])):
             return v
-        C, numbers = math.prod(self.shapes[v]), self.plain[v] if v in self.plain else self.as_nhwc(v)
+        C, numbers = math.prod(self.shapes[v]), self.plain[v] if v in self.plain else self.as_reordered(v)
         if C == 1:
             return self.reshape(numbers, (1, 1))
         if (v, rows) not in self.repeated:
@@ -938,30 +940,26 @@ class PlanRewriter:
         return self.repeated[v, rows]
 
     def broadcastable(self, v: Any, ndim: int) -> Any:
-        """Return an operand that broadcasts to images in NHWC."""
+        """Return an operand that broadcasts to reordered images."""
         if not isinstance(v, int) or (v in self.plain and not self.plan.dtype(self.plain[v])):
             return v
         shape = (1,) * (ndim - len(self.shapes[v])) + self.shapes[v]
-        if v in self.nhwc or v in self.rows or shape == self.shapes[v]:
-            return self.as_nhwc(v)
+        if v in self.reordered or v in self.rows or shape == self.shapes[v]:
+            return self.as_reordered(v)
+        to = self.layout.from_chwn(shape)
         if shape[0] == shape[-1] == 1:
-            return self.plain[v]
-        return self.reorder(self.reshape(self.plain[v], shape), swap_ends(shape))
+            return self.plain[v] if to == shape else self.reshape(self.plain[v], to)
+        return self.reorder(self.reshape(self.plain[v], shape), self.layout.axes(ndim))
 
-    def reorder(self, v: Any, shape: Shape) -> int:
-        """Append the copy of images to the other layout."""
-        dtype = self.plan.dtype(v)
-        return self.plan.append_step(Step(REORDER, {}, (v,), shape, dtype, dtype))
+    def reorder(self, v: Any, axes: Shape) -> int:
+        """Append the copy of images to the other layout, which has these axes of them."""
+        dtype, shape = self.plan.dtype(v), tuple(self.plan.shape(v)[a] for a in axes)
+        return self.plan.append_step(Step(REORDER, {"axes": axes}, (v,), shape, dtype, dtype))
 
     def reshape(self, v: Any, shape: Shape) -> int:
         """Append a view of a value in another shape."""
         dtype = self.plan.dtype(v)
         return self.plan.append_step(Step(OPS["reshape"], {"to": shape}, (v,), shape, dtype, dtype))
-
-
-def is_vector(shape: Shape) -> bool:
-    """Return whether all elements lie along one axis."""
-    return math.prod(shape) == max(shape, default=1)
 
 
 def rows_shape(shape: Shape) -> Shape | None:

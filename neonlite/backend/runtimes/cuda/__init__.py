@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from neonlite.backend.concurrency import Cache, parallel_for
 from neonlite.backend.primitives import ReferencePrimitives
-from neonlite.backend.primitives.geometry import LRNLayer, NHWCImages, PoolLayer, as_chwn
+from neonlite.backend.primitives.geometry import Layout, LRNLayer, PoolLayer, ReorderedImages, as_chwn
 from neonlite.backend.random import RandomStreams, mask_threshold
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.cuda import kernels, libraries as libraries
@@ -213,21 +213,27 @@ POOL_FPROP_SOURCES, POOL_BPROP_SOURCES = (
 
 
 class CudaPooling(CudaReorderer):
-    """Pooling, and normalization over neighboring channels, of images in CHWN or NHWC."""
+    """Pooling, and normalization over neighboring channels, of images in CHWN, NHWC or NCHW."""
 
     def pool_fprop(self, layer: PoolLayer, i: NativeArray, o: NativeArray, argmax: NativeArray, beta: float) -> None:
         """Pool images into ``o``, which may have a larger float dtype, or into ``argmax`` alone."""
-        if isinstance(o, NHWCImages):
+        if isinstance(o, ReorderedImages):
             indices = None if argmax is None else argmax.flat
-            self._pool_fprop(layer, self.nhwc_operand("images", i), o.flat, indices, 0.0, is_nhwc=True)
+            self._pool_fprop(layer, self.reordered_operand("images", i, o.layout), o.flat, indices, 0.0, o.layout)
         else:
             self._pool_fprop(layer, as_chwn(i), o, argmax, beta)
 
     def _pool_fprop(
-        self, layer: PoolLayer, i: NativeArray, o: NativeArray, argmax: NativeArray, beta: float, is_nhwc: bool = False
+        self,
+        layer: PoolLayer,
+        i: NativeArray,
+        o: NativeArray,
+        argmax: NativeArray,
+        beta: float,
+        layout: Layout | None = None,
     ) -> None:
-        inner_size = layer.C if is_nhwc else layer.N
-        arguments = [o, argmax, i, beta, layer.sizeO, inner_size, *window_geometry(layer, is_nhwc)]
+        inner_size, *sizes = window_geometry(layer, layout)
+        arguments = [o, argmax, i, beta, layer.sizeO, inner_size, *sizes]
         types = {
             "Out": str(i.dtype if o is None else o.dtype),
             "ArgIndex": str("int32" if argmax is None else argmax.dtype),
@@ -244,9 +250,11 @@ class CudaPooling(CudaReorderer):
         alpha: float,
         beta: float,
     ) -> None:
-        if isinstance(d, NHWCImages):
+        if isinstance(d, ReorderedImages):
             i, argmax = (None if x is None else x.flat for x in (i, argmax))
-            self._pool_bprop(layer, i, self.nhwc_operand("errors", e), d.flat, argmax, 1.0, 0.0, is_nhwc=True)
+            self._pool_bprop(
+                layer, i, self.reordered_operand("errors", e, d.layout), d.flat, argmax, 1.0, 0.0, d.layout
+            )
         else:
             i, e, argmax = as_chwn(i) if layer.op in ("max", "l2") else None, as_chwn(e), as_chwn(argmax)
             self._pool_bprop(layer, i, e, d, argmax, alpha, beta)
@@ -260,7 +268,7 @@ class CudaPooling(CudaReorderer):
         argmax: NativeArray,
         alpha: float,
         beta: float,
-        is_nhwc: bool = False,
+        layout: Layout | None = None,
     ) -> None:
         norms, dtype = None, e.dtype if e.dtype.itemsize > 2 else self.xp.float32
         if layer.op == "max" and argmax is None:
@@ -268,11 +276,10 @@ class CudaPooling(CudaReorderer):
             self._pool_fprop(layer, i, None, argmax, 0.0)
         elif layer.op == "l2":
             norms = self.get_workspace("norms", layer.dimO, self.xp.empty(0, dtype=dtype))
-            self._pool_fprop(layer, i, norms, None, 0.0, is_nhwc)
-        inner_size = layer.C if is_nhwc else layer.N
-        sizes = [layer.sizeI, inner_size, *window_geometry(layer, is_nhwc)]
+            self._pool_fprop(layer, i, norms, None, 0.0, layout)
+        inner_size, *sizes = window_geometry(layer, layout)
         argmax_dtype = str("int32" if argmax is None else argmax.dtype)
-        arguments = [d, argmax, norms, i, e, alpha, beta, *sizes]
+        arguments = [d, argmax, norms, i, e, alpha, beta, layer.sizeI, inner_size, *sizes]
         self.launch_elementwise(
             POOL_BPROP_SOURCES[layer.op], d, layer.sizeI, inner_size, arguments, ArgIndex=argmax_dtype
         )
@@ -312,15 +319,17 @@ class CudaPooling(CudaReorderer):
         )
 
 
-def window_geometry(layer: PoolLayer, is_nhwc: bool) -> list[int]:
-    """Return the size, number of windows, window, stride and padding along each of C, D, H and W.
+def window_geometry(layer: PoolLayer, layout: Layout | None) -> list[int]:
+    """Return the size of the innermost axis, then size, number of windows, window, stride and padding of the others.
 
-    In NHWC the batch axis and the channel axis are exchanged.
+    In CHWN the others are C, D, H and W. In NHWC the first of them is N, and in NCHW N and C merged, without windows.
     """
+    inner_size = {None: layer.N, Layout.NHWC: layer.C, Layout.NCHW: 1}[layout]
     axes = list(zip(layer.dimI, layer.dimO, layer.JTRS, layer.strides, layer.padding, strict=False))
-    if is_nhwc:
-        axes[0] = layer.N, layer.N, 1, 1, 0
-    return [n for sizes in axes for n in sizes]
+    if layout is not None:
+        outer_size = layer.N * layer.C // inner_size
+        axes[0] = outer_size, outer_size, 1, 1, 0
+    return [inner_size, *(n for sizes in axes for n in sizes)]
 
 
 # --- the primitives ---

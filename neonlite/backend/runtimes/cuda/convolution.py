@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from neonlite.backend.concurrency import Cache
 from neonlite.backend.primitives import scale_and_add
-from neonlite.backend.primitives.geometry import ConvLayer, ImageShape, NHWCImages, as_chwn, chwn_view, image_shape
+from neonlite.backend.primitives.geometry import (
+    ConvLayer,
+    ImageShape,
+    Layout,
+    ReorderedImages,
+    as_chwn,
+    chwn_view,
+    image_shape,
+)
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS
 from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture, is_recording, record, repeat_launches
@@ -120,10 +131,11 @@ def is_pointwise(layer: ConvLayer) -> bool:
     return {*layer.TRS, *layer.strides} == {1} and not any((*layer.padding, *layer.padding_after))
 
 
-# --- reorder images between CHWN and NHWC on the GPU with a tiled transpose through shared memory ---
+# --- reorder images to the layout of cuDNN and back with a tiled transpose through shared memory ---
 #
-# cuDNN is fastest with images (N, D, H, W, C) and filters (K, T, R, S, C). Pooling and normalization need no kernels
-# for NHWC: with the sizes of the batch and channel axes exchanged, the same kernels apply.
+# cuDNN is fastest with images (N, D, H, W, C) and filters (K, T, R, S, C) on tensor cores. Elsewhere it computes with
+# (N, C, D, H, W) and (K, C, T, R, S), to which float32 plans for other layouts copy images in each call. Pooling needs
+# no kernels for these layouts: with the sizes of axes exchanged or merged, the same kernels apply.
 
 TILE_SIZE = 64  # elements along each side of a tile
 
@@ -187,7 +199,7 @@ def reorder_kernel(widths: tuple[int, ...]) -> str:
     return "\n".join(
         [
             REORDER_FUNCTION,
-            "// reorder between CHWN and NHWC",
+            "// reorder images and filters",
             'extern "C" __global__ void __launch_bounds__(256) kernel(\n    ' + ",\n    ".join(parameters) + ")",
             "{",
             "    __shared__ Element tile[TILE][TILE + 1];",
@@ -200,12 +212,12 @@ def reorder_kernel(widths: tuple[int, ...]) -> str:
 
 
 class CudaReorderer(KernelLauncher):
-    """The kernel that reorders images and filters between CHWN and NHWC."""
+    """The kernel that reorders images and filters between CHWN and another layout."""
 
     takes_short_rows = True
 
     def reorder(self, shape: ImageShape, chwn: NativeArray, nhwc: NativeArray, to_chwn: bool) -> None:
-        """Copy images from CHWN to NHWC, or back with ``to_chwn``."""
+        """Copy images from CHWN to another layout, or back with ``to_chwn``."""
         self.reorder_all([(shape, chwn, nhwc, to_chwn)])
 
     def reorder_all(self, copies: Sequence[tuple[ImageShape, NativeArray, NativeArray, bool]]) -> None:
@@ -234,22 +246,24 @@ class CudaReorderer(KernelLauncher):
             arguments += *pair, channels, pixels, batch_size, int(to_chwn)
         self.launch(reorder_kernel(tuple(widths)), dtype, (min(tiles, MAX_BLOCKS), 1), arguments)
 
-    def nhwc_operand(self, purpose: str, x: NativeArray) -> NativeArray:
-        """Return flat images in NHWC, copied to a workspace unless they are."""
-        if isinstance(x, NHWCImages):
+    def image_layout(self, dtypes: Collection[str]) -> Layout:
+        """Return the layout of cuDNN: NCHW where it uses no tensor cores, for float32 without TF32."""
+        return Layout.NCHW if {*dtypes} == {"float32"} and not self.runtime.driver.tf32 else Layout.NHWC
+
+    def reordered_operand(self, purpose: str, x: NativeArray, layout: Layout) -> NativeArray:
+        """Return flat images in a layout, copied to a workspace unless they are."""
+        if isinstance(x, ReorderedImages):
             return x.flat
         copy = self.get_workspace(purpose, (x.size,), x)
-        self.reorder(image_shape(x), x, copy, False)
+        self.reorder(image_shape(x.shape, layout), x, copy, False)
         return copy
 
 
-# --- convolution by cuDNN: one cudnn-frontend graph and execution plan per geometry, on NHWC images ---
+# --- convolution by cuDNN: one cudnn-frontend graph and execution plan per geometry and layout ---
 
 MAX_CACHED_PLANS = 4096  # of a thread
 MAX_AUTOTUNE_PLANS = 8  # plans that are timed, which takes milliseconds each in the first call
-# The workspace limit of a plan, unless NEONLITE_WORKSPACE is set. Without TF32, fast plans of float32 copy images to
-# (N, C, D, H, W): 206 MB for 128 images of 56 x 56 pixels and 64 channels, forward and backward.
-CUDNN_WORKSPACE_BYTES = 1 << 30
+CUDNN_WORKSPACE_BYTES = 1 << 30  # the workspace limit of a plan, unless NEONLITE_WORKSPACE is set
 CUDNN_DATA_TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
 # operation -> the frontend's parameter names of its two operands
 OPERAND_NAMES = {"fprop": ("image", "weight"), "dgrad": ("loss", "filter"), "wgrad": ("image", "loss")}
@@ -295,6 +309,7 @@ class Cudnn:
         self.errors = frontend.cudnnGraphNotSupportedError, RuntimeError  # CUDA and the loader raise RuntimeError
         self.max_bytes = workspace_limit(CUDNN_WORKSPACE_BYTES)
         self.is_autotuned = os.environ.get("NEONLITE_AUTOTUNE") == "1"
+        self.engines = read_plan_table(frontend.backend_version())
         self.handle()
 
     def handle(self) -> Any:
@@ -309,6 +324,7 @@ class Cudnn:
         self,
         operation: str,
         layer: ConvLayer,
+        layout: Layout,
         tf32: bool,
         addresses: Callable[[], Sequence[int]],
         allocate_workspace: Callable[[int], int],
@@ -321,7 +337,7 @@ class Cudnn:
         ``allocate_workspace(n)`` returns the address of n bytes. Both are called only for autotuning.
         """
         self.handle()
-        key = operation, layer.dtype, *geometry(layer), tf32, bias, relu
+        key = operation, layer.dtype, *geometry(layer), layout, tf32, bias, relu
         plans = self.threads.get().plans
         try:
             return plans[key]
@@ -331,7 +347,7 @@ class Cudnn:
             raise CaptureError("graph capture: cuDNN plans cannot be timed during a capture")
         tuning_addresses = addresses() if self.is_autotuned else None
         try:
-            plan = self._build_plan(operation, layer, tf32, tuning_addresses, allocate_workspace, bias, relu)
+            plan = self._build_plan(operation, layer, layout, tf32, tuning_addresses, allocate_workspace, bias, relu)
         except self.errors as error:
             self.mark_unsupported(key, operation, layer, error)
             return None
@@ -361,13 +377,17 @@ class Cudnn:
         self,
         operation: str,
         layer: ConvLayer,
+        layout: Layout,
         tf32: bool,
         addresses: Sequence[int] | None,
         allocate_workspace: Callable[[int], int],
         bias: bool,
         relu: bool,
     ) -> ConvolutionPlan:
-        """Build the graph of a convolution and choose its plan, the fastest if ``addresses`` for timing are given."""
+        """Build the graph of a convolution and choose its plan: the fastest if ``addresses`` for timing are given.
+
+        Otherwise, it is that of the plan table if it can be built, or the choice of cuDNN's heuristics.
+        """
         frontend, handle = self.frontend, self.handle()
         data_type = getattr(frontend.data_type, CUDNN_DATA_TYPES[layer.dtype])
         compute_type = frontend.data_type.DOUBLE if layer.dtype == "float64" else frontend.data_type.FLOAT
@@ -376,8 +396,8 @@ class Cudnn:
         )
         is_2d = layer.D == layer.T == 1 and not layer.padding[0]  # two spatial axes, else three
         sizes = {"i": layer.dimI, "f": layer.dimF, "o": layer.dimO}
-        *operands, result_sizes = (nhwc_dims_strides(sizes[name], is_2d) for name in OPERAND_DIMS[operation])
-        operands += [nhwc_dims_strides((layer.K, 1, 1, 1, 1), is_2d)] * bias
+        *operands, result_sizes = (dims_strides(sizes[name], layout, is_2d) for name in OPERAND_DIMS[operation])
+        operands += [dims_strides((layer.K, 1, 1, 1, 1), layout, is_2d)] * bias
         first, second, *column = (graph.tensor(dim=dim, stride=stride, data_type=data_type) for dim, stride in operands)
         axes = {
             name: list(sizes[is_2d:])
@@ -403,6 +423,11 @@ class Cudnn:
         tensors = [x.get_uid() for x in (first, second, result, *column)]
         if addresses is not None:
             return self._autotune(graph, tensors, addresses, allocate_workspace)
+        engine = self.engines.get(plan_name(operation, layer, layout, tf32, bias, relu))
+        for index in range(graph.get_execution_plan_count() if engine else 0):
+            with suppress(*self.errors):  # its plan is deselected, or the GPU cannot run it
+                if graph.get_plan_name_at_index(index) == engine:
+                    return self._build_plan_at(graph, tensors, index)
         graph.build_plans()
         return ConvolutionPlan(graph, tensors, None, graph.get_workspace_size())
 
@@ -418,8 +443,7 @@ class Cudnn:
             if len(timed) == MAX_AUTOTUNE_PLANS:
                 break
             try:
-                graph.build_plan_at_index(index)
-                plan = ConvolutionPlan(graph, tensors, index, graph.get_workspace_size_plan_at_index(index))
+                plan = self._build_plan_at(graph, tensors, index)
                 once = partial(self.execute, plan, addresses, allocate_workspace(plan.workspace_bytes))
                 timed.append((self.measure_seconds(once), index, plan))
             except (*self.errors, MemoryError):  # try the next plan
@@ -427,6 +451,11 @@ class Cudnn:
         if not timed:
             raise self.frontend.cudnnGraphNotSupportedError("none of its plans can be built")
         return min(timed)[2]
+
+    def _build_plan_at(self, graph: Any, tensors: list[int], index: int) -> ConvolutionPlan:
+        """Build one of the plans of a graph; errors are the frontend's."""
+        graph.build_plan_at_index(index)
+        return ConvolutionPlan(graph, tensors, index, graph.get_workspace_size_plan_at_index(index))
 
     def execute(self, plan: ConvolutionPlan, addresses: Sequence[int], workspace: int) -> None:
         """Run a plan; errors are the frontend's."""
@@ -442,14 +471,41 @@ def geometry(layer: ConvLayer) -> tuple[Any, ...]:
     return layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
 
 
-def nhwc_dims_strides(shape: Sequence[int], is_2d: bool) -> tuple[list[int], list[int]]:
-    """Return the dimensions and strides, as (N, C, D, H, W), of NHWC images whose shape is (C, D, H, W, N).
+def plan_name(operation: str, layer: ConvLayer, layout: Layout, tf32: bool, bias: bool, relu: bool) -> str:
+    """Return the name of a convolution or derivative in a plan table."""
+    sizes = ("x".join(map(str, x)) for x in geometry(layer))
+    dtype = "TF32" if tf32 and layer.dtype == "float32" else layer.dtype
+    return " ".join([operation + "+bias" * bias + "+relu" * relu, dtype, layout.value, *sizes])
+
+
+def read_plan_table(version: int) -> dict[str, str]:
+    """Return the plan table of the file ``NEONLITE_PLANS``, {plan name: engine}; empty if it is not set.
+
+    ``version``: that of cuDNN. A table of another version, or one that cannot be read, is empty, with a warning.
+    """
+    path = os.environ.get("NEONLITE_PLANS")
+    if not path:
+        return {}
+    try:
+        table = json.loads(Path(path).read_text())
+        if table["cudnn"] != version:
+            raise ValueError(f"it was measured with cuDNN {table['cudnn']}, and {version} is loaded")
+        return {str(name): str(engine) for name, engine in table["plans"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        warn(f"the plan table NEONLITE_PLANS={path} is not used: {error!r}", RuntimeWarning)
+        return {}
+
+
+def dims_strides(shape: Sequence[int], layout: Layout, is_2d: bool) -> tuple[list[int], list[int]]:
+    """Return the dimensions and strides, as (N, C, D, H, W), of images (C, D, H, W, N) in a layout.
 
     ``is_2d``: leave out D.
     """
-    C, D, H, W, N = shape
-    sizes, strides = [N, C, D, H, W], [D * H * W * C, 1, H * W * C, W * C, C]
-    return [x[:2] + x[2 + is_2d :] for x in (sizes, strides)]  # type: ignore[return-value]
+    axes, strides = layout.axes(5), [1] * 5
+    for inner, outer in pairwise(reversed(axes)):
+        strides[outer] = strides[inner] * shape[inner]
+    order = [a for a in Layout.NCHW.axes(5) if not (is_2d and a == 1)]
+    return [shape[a] for a in order], [strides[a] for a in order]
 
 
 class CudnnConvolution(CudaConvolution, CudaReorderer):
@@ -458,14 +514,14 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
     supports_fused_relu = True
 
     def computes(self, op: str, layer: Any) -> bool:
-        """Return whether cuDNN, or a kernel for pooling, computes an op of the table for images: in NHWC."""
+        """Return whether cuDNN, or a kernel for pooling, computes an op of the table for images."""
         if "pool" in op:
             return self.has_cudnn and layer.is_channelwise
         return self.has_cudnn and layer.has_equal_padding and layer.groups == 1
 
-    def reorders_filters(self, layer: ConvLayer) -> bool:
-        """Return whether cuDNN computes a convolution, which takes images and filters in NHWC."""
-        return self.computes("conv", layer) and not is_pointwise(layer)
+    def reorders_filters(self, layer: ConvLayer, layout: Layout) -> bool:
+        """Return whether cuDNN computes a convolution: filters of one pixel in NHWC are the matrix of a product."""
+        return self.computes("conv", layer) and not (layout is Layout.NHWC and is_pointwise(layer))
 
     @property
     def has_cudnn(self) -> bool:
@@ -517,13 +573,13 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
 
     @contextmanager
     def _chwn_result(self, out: NativeArray) -> Iterator[NativeArray]:
-        """Yield an array for a result in CHWN, which is reordered at the end if the result is in NHWC."""
-        if not isinstance(out, NHWCImages):
+        """Yield an array for a result in CHWN, which is reordered at the end if the result is in another layout."""
+        if not isinstance(out, ReorderedImages):
             yield out
             return
-        array = self.get_workspace("CHWN result", out.array.shape, out.nhwc)
+        array = self.get_workspace("CHWN result", out.array.shape, out.memory)
         yield array
-        self.reorder(image_shape(array), array, out.flat, to_chwn=False)
+        self.reorder(image_shape(array.shape, out.layout), array, out.flat, to_chwn=False)
 
     def _convolve(
         self,
@@ -544,7 +600,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             return run()
         address_of = self.runtime.address_and_strides
         memory = [
-            (address_of(x.nhwc), "NHWC") if isinstance(x, NHWCImages) else address_of(x)
+            (address_of(x.memory), x.layout) if isinstance(x, ReorderedImages) else address_of(x)
             for x in (*operands, out, *(() if bias is None else (bias,)))
         ]
         key = operation, layer.dtype, *geometry(layer), self.runtime.driver.tf32, alpha, beta, relu, *memory
@@ -564,27 +620,29 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         relu: bool,
     ) -> bool:
         """Convolve as ``_convolve`` does, without cached launches."""
-        if is_pointwise(layer):
+        if is_pointwise(layer) and not isinstance(out if operation == "wgrad" else operands[1], ReorderedImages):
             is_computed = bias is None and self._convolve_pointwise(operation, layer, operands, out, alpha, beta)
             if not is_computed:
                 record(None)
             return is_computed
         driver: Any = self.runtime.driver
         array, is_plain = chwn_view(out), alpha == 1 and beta == 0
+        layouts = [x.layout for x in (*operands, out) if isinstance(x, ReorderedImages)]
+        layout = layouts[0] if layouts else self.image_layout({layer.dtype})
 
         @cache
         def prepare_arrays() -> list[NativeArray]:
-            """Return the operands and the buffer of the result in NHWC."""
+            """Return the operands and the buffer of the result in the layout."""
             arrays, copies = list[NativeArray](), []
             for n, x in enumerate(operands):
-                if isinstance(x, NHWCImages):
+                if isinstance(x, ReorderedImages):
                     arrays.append(x.flat)
                 else:
                     arrays.append(self.get_workspace(f"cudnn {n}", (x.size,), x))
-                    copies.append((image_shape(x), x, arrays[-1], False))
+                    copies.append((image_shape(x.shape, layout), x, arrays[-1], False))
             self.reorder_all(copies)
-            is_nhwc = isinstance(out, NHWCImages)
-            return [*arrays, out.flat if is_nhwc else self.get_workspace("cudnn result", (array.size,), array)]
+            is_reordered = isinstance(out, ReorderedImages)
+            return [*arrays, out.flat if is_reordered else self.get_workspace("cudnn result", (array.size,), array)]
 
         def addresses() -> list[int]:
             return [
@@ -592,7 +650,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             ]
 
         plan = driver.cudnn.get_plan(
-            operation, layer, driver.tf32, addresses, self._workspace_address, bias is not None, relu
+            operation, layer, layout, driver.tf32, addresses, self._workspace_address, bias is not None, relu
         )
         if plan is None:
             record(None)
@@ -605,11 +663,10 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             driver.cudnn.mark_unsupported(plan.key, operation, layer, error)
             record(None)
             return False
-        if isinstance(out, NHWCImages):
+        if isinstance(out, ReorderedImages):
             return True
-        nhwc_result = prepare_arrays()[-1]
         result = array if is_plain else self.get_workspace("convolved", array.shape, array)
-        self.reorder(image_shape(array), result, nhwc_result, to_chwn=True)
+        self.reorder(image_shape(array.shape, layout), result, prepare_arrays()[-1], to_chwn=True)
         if not is_plain:
             self._run_library(self._scale_and_add, result, array, alpha, beta)
         return True
@@ -630,19 +687,19 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         beta: float,
     ) -> bool:
         """Convolve NHWC images with 1x1 filters by one GEMM and return True; False if no operand is in NHWC."""
-        if not any(isinstance(x, NHWCImages) for x in operands):
+        if not any(isinstance(x, ReorderedImages) for x in operands):
             return False
 
         def matrix(images: Any, channels: int) -> Any:
             return self.runtime.reshape(images, (images.size // channels, channels))
 
         if operation == "wgrad":
-            i, e = (self.nhwc_operand(f"cudnn {n}", x) for n, x in enumerate(operands))
+            i, e = (self.reordered_operand(f"cudnn {n}", x, Layout.NHWC) for n, x in enumerate(operands))
             self.gemm(matrix(i, layer.C).T, matrix(e, layer.K), matrix(out, layer.K), alpha, beta)
             return True
-        if not isinstance(out, NHWCImages):
+        if not isinstance(out, ReorderedImages):
             return False
-        images, filters = self.nhwc_operand("cudnn 0", operands[0]), matrix(operands[1], layer.K)
+        images, filters = self.reordered_operand("cudnn 0", operands[0], Layout.NHWC), matrix(operands[1], layer.K)
         left, right = (layer.C, layer.K) if operation == "fprop" else (layer.K, layer.C)
         self.gemm(matrix(images, left), filters if operation == "fprop" else filters.T, matrix(out.flat, right))
         return True

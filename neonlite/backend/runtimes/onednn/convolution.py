@@ -22,8 +22,9 @@ from neonlite.backend.concurrency import get_num_threads, parallel_for
 from neonlite.backend.primitives.geometry import (
     ConvLayer,
     ImageShape,
-    NHWCImages,
+    Layout,
     PoolLayer,
+    ReorderedImages,
     as_chwn,
     chwn_view,
     image_shape,
@@ -51,7 +52,7 @@ MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
 # An implementation of 1 x 1 convolutions in oneDNN 3.2, for AVX2. With strides and two threads, its gradients with
 # respect to filters are wrong, as for images of 8 x 8, differ between runs, or never end
 STRIDED_1X1 = b"jit_1x1:avx2"
-Images: TypeAlias = "Array | NHWCImages"
+Images: TypeAlias = "Array | ReorderedImages"
 UINT8_TEMPLATE = np.empty(0, np.uint8)  # empty arrays that specify a dtype
 ARGMAX_TEMPLATES: dict[int, Array] = {1: UINT8_TEMPLATE, 4: np.empty(0, np.int32)}  # by itemsize
 
@@ -67,7 +68,7 @@ class ReorderedPrimitive(NamedTuple):
 class OneDNNConvolution(NumPyPrimitives):
     """Convolution and pooling of float32 by oneDNN, with NumPy as the fallback if it has no fast primitive.
 
-    Images are arrays, or ``NHWCImages`` of a plan.
+    Images are arrays, or ``ReorderedImages`` of a plan.
     """
 
     # --- convolution ---
@@ -195,7 +196,7 @@ class OneDNNConvolution(NumPyPrimitives):
 
     def _pool_fprop_nhwc(self, factory: Factory, layer: PoolLayer, i: Images, outputs: list[Any]) -> bool:
         """Pool NHWC images into NHWC outputs and return True, or return False if they cannot be in NHWC."""
-        if not isinstance(i, NHWCImages) or not all(isinstance(x, NHWCImages) for x in outputs):
+        if not isinstance(i, ReorderedImages) or not all(isinstance(x, ReorderedImages) for x in outputs):
             return False
         pooling = self._get_pooling(factory, layer, i, True)
         if not pooling or not self._has_argmax_size(pooling, layer, outputs[:-1]):
@@ -237,7 +238,7 @@ class OneDNNConvolution(NumPyPrimitives):
     ) -> bool:
         """Write the gradient in NHWC and return True, or return False if argmax, or else the images, are in CHWN."""
         indices = [argmax] if layer.op == "max" else []
-        if not all(isinstance(x, NHWCImages) for x in (d, *indices)):
+        if not all(isinstance(x, ReorderedImages) for x in (d, *indices)):
             return False
         pooling = self._get_pooling(create_pooling_backward, layer, e, True)
         if not pooling or not self._has_argmax_size(pooling, layer, indices):
@@ -320,7 +321,7 @@ class OneDNNConvolution(NumPyPrimitives):
         n = args[len(operands)]
         arrays = [self._reorder_operand(reordered, *pair) for pair in zip(args, operands, strict=False)]
         last = () if bias is None else (bias,)
-        if isinstance(out, NHWCImages):
+        if isinstance(out, ReorderedImages):
             self._execute(primitive, (*arrays, out.flat, *last))
             return
         result = array if is_plain_write else self.get_workspace("result", array.shape, array)
@@ -328,7 +329,7 @@ class OneDNNConvolution(NumPyPrimitives):
         buffer = self._arg_buffer(n, primitive.memory_descs[n].nbytes, array.dtype) if needs_reorder else result
         self._execute(primitive, (*arrays, buffer, *last))
         if n in nhwc_args:
-            self.reorder(image_shape(array), result, buffer, True)
+            self.reorder(image_shape(array.shape, Layout.NHWC), result, buffer, True)
         elif needs_reorder:
             self._execute(reorders[n], (buffer, result))
         if result is not array:
@@ -350,10 +351,10 @@ class OneDNNConvolution(NumPyPrimitives):
 
     def _nhwc_operand(self, arg: int, x: Images) -> Any:
         """Return images in NHWC, reordered into a workspace unless they are."""
-        if isinstance(x, NHWCImages):
+        if isinstance(x, ReorderedImages):
             return x.flat
         buffer = self._arg_buffer(arg, x.nbytes, x.dtype)
-        self.reorder(image_shape(x), x, buffer, False)
+        self.reorder(image_shape(x.shape, Layout.NHWC), x, buffer, False)
         return buffer
 
     # --- buffers ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -130,6 +131,89 @@ def test_the_workspace_of_a_plan_is_limited_to_a_gibibyte_by_default(monkeypatch
         be, frontend = by_cudnn()
         convolve(be)
         assert [graph.max_workspace_bytes for graph in frontend.graphs] == [limit]
+
+
+# --- the plan table ---
+
+
+NAME = "fprop float32 NCHW 3x1x5x5x2 3x1x3x3x4 4x1x3x3x2 0x0x0 1x1x1 1x1x1"
+
+
+def write_table(folder: Path, monkeypatch: pytest.MonkeyPatch, contents: object) -> None:
+    """Write a file for NEONLITE_PLANS, unless it is None."""
+    path = folder / "plans.json"
+    if contents is not None:
+        text = contents if isinstance(contents, str) else json.dumps(contents)
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    monkeypatch.setenv("NEONLITE_PLANS", str(path))
+
+
+@pytest.mark.parametrize(("index", "ran"), [(TENSOR_CORES + 1, TENSOR_CORES + 1), (TENSOR_CORES - 1, None), (99, None)])
+def test_the_engine_of_the_plan_table_runs_unless_it_cannot_be_built(
+    index: int, ran: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_table(tmp_path, monkeypatch, {"cudnn": 91900, "plans": {NAME: f"eng{index}_k2=1"}})
+    be, frontend = by_cudnn()
+    assert (convolve(be, 2) == 27).all()
+    (graph,) = frontend.graphs
+    assert graph.ran == [ran, ran]
+    assert ("build_plans" in graph.steps) == (ran is None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        NAME.replace("fprop", "fprop+bias"),
+        NAME.replace("fprop", "wgrad"),
+        NAME.replace("float32", "TF32"),
+        NAME.replace("NCHW", "NHWC"),
+        NAME.replace("3x1x5x5x2", "3x1x5x5x4"),
+    ],
+)
+def test_an_engine_for_another_convolution_is_not_used(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_table(tmp_path, monkeypatch, {"cudnn": 91900, "plans": {name: f"eng{TENSOR_CORES + 1}_k2=1"}})
+    be, frontend = by_cudnn()
+    convolve(be)
+    assert frontend.graphs[0].ran == [None]
+
+
+def test_each_pass_has_an_entry_in_the_plan_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = {NAME.replace("fprop", x): f"eng{TENSOR_CORES + n}_k2=1" for n, x in enumerate(["wgrad", "dgrad"])}
+    engines[NAME.replace("fprop", "fprop+bias+relu")] = f"eng{TENSOR_CORES + 2}_k2=1"
+    write_table(tmp_path, monkeypatch, {"cudnn": 91900, "plans": engines})
+    be, frontend = by_cudnn()
+    layer = be.conv_layer("float32", 2, 3, 4, 1, 5, 5, 1, 3, 3)
+    i, f, o = (be.ones(shape) for shape in (layer.dimI, layer.dimF, layer.dimO))
+    be.update_conv(layer, i, o, be.empty(layer.dimF))
+    be.bprop_conv(layer, f, o, be.empty(layer.dimI))
+    be.fprop_conv(layer, i, f, o, bias=be.ones((4, 1)), relu=True)
+    assert (o.get() == 28).all()
+    assert [graph.ran for graph in frontend.graphs] == [[TENSOR_CORES], [TENSOR_CORES + 1], [TENSOR_CORES + 2]]
+
+
+@pytest.mark.parametrize(
+    ("contents", "reason"),
+    [
+        ({"cudnn": 90100, "plans": {NAME: f"eng{TENSOR_CORES + 1}_k2=1"}}, "measured with cuDNN 90100, and 91900 is"),
+        ({"plans": {}}, "KeyError"),
+        ({"cudnn": 91900, "plans": [NAME]}, "AttributeError"),
+        ([NAME], "TypeError"),
+        ("{", "JSONDecodeError"),
+        ("\udcff", "UnicodeDecodeError"),
+        (None, "FileNotFoundError"),
+    ],
+)
+def test_a_plan_table_of_another_cudnn_or_a_broken_one_is_ignored_with_one_warning(
+    contents: object, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_table(tmp_path, monkeypatch, contents)
+    with pytest.warns(RuntimeWarning, match=f"the plan table NEONLITE_PLANS=.*plans.json is not used: .*{reason}") as w:
+        be, frontend = by_cudnn()
+    assert len(w) == 1
+    assert (convolve(be, 2) == 27).all()  # without another warning, which would be an error
+    assert frontend.graphs[0].ran == [None, None]
 
 
 # --- libraries -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from helpers.simulated_gpu import ByCudnn
 from hypothesis import assume, given, settings, strategies as st
 
 from neonlite import Autodiff, Backend, NervanaObject, jit
-from neonlite.backend.primitives.geometry import ImageShape
+from neonlite.backend.primitives.geometry import ImageShape, Layout
 from neonlite.backend.runtimes.cuda import convolution, libraries
 from neonlite.backend.runtimes.cuda.convolution import REORDER_FUNCTION
 from neonlite.backend.runtimes.cuda.graphs import record
@@ -70,10 +70,11 @@ class Counting(ByCudnn):
         return [x for x in reorders if x[1].batch_size == images]
 
 
-def gpu_backend(dtype: str = "float32", batch_size: int = N) -> Backend:
-    """Return a backend of a simulated GPU that supports NHWC images."""
+def gpu_backend(dtype: str = "float32", batch_size: int = N, tf32: bool = False) -> Backend:
+    """Return a backend of a simulated GPU: the images of float32 are in NCHW without TF32, others in NHWC."""
     runtime = SimulatedGPU()
-    runtime.driver = Counting()
+    runtime.driver = driver = Counting()
+    driver.tf32 = tf32
     return Backend(runtime, rng_seed=1, batch_size=batch_size, default_dtype=dtype)
 
 
@@ -81,7 +82,8 @@ def gpu_backend(dtype: str = "float32", batch_size: int = N) -> Backend:
 
 
 def check_program(program: list[tuple[str, int]]) -> None:
-    mine, plain = image_programs.Machine(gpu_backend()), image_programs.Machine(image_programs.plain())
+    tf32 = program[0][1] % 2 == 1
+    mine, plain = image_programs.Machine(gpu_backend(tf32=tf32)), image_programs.Machine(image_programs.plain())
     for act, seed in program:
         results = [getattr(m, act)(np.random.default_rng(seed)) for m in (mine, plain)]
         if results[0] is not None:
@@ -114,11 +116,11 @@ PARTS = {
 }
 
 
-def check_network(parts: list[str]) -> None:
+def check_network(parts: list[str], tf32: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(image_programs, "PARTS", PARTS)
         results, wanted = (
-            image_programs.trained(gpu_backend(), parts),
+            image_programs.trained(gpu_backend(tf32=tf32), parts),
             image_programs.trained(image_programs.plain(), parts),
         )
     for mine, theirs in zip(results, wanted, strict=True):
@@ -135,20 +137,21 @@ def check_network(parts: list[str]) -> None:
         ["inception", "avg"],
     ],
 )
-def test_networks_train_as_by_numpy(parts: list[str]) -> None:
-    check_network(parts)
+@pytest.mark.parametrize("tf32", [False, True])
+def test_networks_train_as_by_numpy(parts: list[str], tf32: bool) -> None:
+    check_network(parts, tf32)
 
 
 @pytest.mark.slow
 @settings(max_examples=25)
-@given(st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=5))
-def test_many_networks_train_as_by_numpy(parts: list[str]) -> None:
+@given(st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=5), st.booleans())
+def test_many_networks_train_as_by_numpy(parts: list[str], tf32: bool) -> None:
     assume(("norm", "norm") not in pairwise(parts))  # the first one has the gradient 0, and rounding errors of any size
-    check_network(parts)
+    check_network(parts, tf32)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_images_of_any_float_dtype_are_in_nhwc_also_with_more_images_than_channels(dtype: str) -> None:
+def test_images_of_any_float_dtype_are_reordered_also_with_more_images_than_channels(dtype: str) -> None:
     results, batch = [], 7
     for be in (gpu_backend(dtype, batch), Backend("cpu", rng_seed=1, batch_size=batch, default_dtype=dtype)):
         NervanaObject.be = be
@@ -159,7 +162,8 @@ def test_images_of_any_float_dtype_are_in_nhwc_also_with_more_images_than_channe
         e = be.array(np.random.default_rng(2).standard_normal(y.shape), dtype)
         trees = [y, *Autodiff(y, be, e).get_grad_op_tree(net.parameters)]
         plan = be.plan(*trees)
-        assert plan.nhwc or be.name == "cpu"  # where oneDNN may store images so
+        assert plan.reordered or be.name == "cpu"  # where oneDNN may store images so
+        assert be.name == "cpu" or plan.layout is (Layout.NCHW if dtype == "float32" else Layout.NHWC)
         results.append([tree.get() for tree in trees])
     for mine, theirs in zip(*results, strict=True):
         close = {"float16": 2e-2, "float32": 1e-4, "float64": 1e-10}[dtype]
@@ -177,7 +181,8 @@ def normed() -> dict[str, Any]:
     return {"init": Gaussian(0.0, 0.3), "batch_norm": True, "activation": Rectlin()}
 
 
-IN, OUT, ERROR = (False, ImageShape(3, 324, 12)), (True, ImageShape(16, 36, 12)), (False, ImageShape(16, 36, 12))
+# of a step: whether to CHWN, channels, pixels; in NCHW all channels are one
+ENDS = [(False, 3, 324), (True, 16, 36), (False, 16, 36)]
 CHAINS: dict[str, Callable[[], list[Any]]] = {
     "bias, relu and pooling": lambda: [Conv((3, 3, 8), **biased()), Pooling(2), Conv((3, 3, 16), **biased())],
     "batch norm": lambda: [Conv((3, 3, 8), **normed()), Pooling(2, op="avg"), Conv((3, 3, 16), **normed())],
@@ -226,11 +231,13 @@ def fitted(be: Backend, name: str) -> tuple[list[Any], list[list[tuple[bool, Ima
     return [*model.get_weights().values()], getattr(callbacks, "of_steps", [])
 
 
+@pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("name", [x for x in CHAINS if x != "local response"])  # its windows along channels are in CHWN
-def test_a_training_step_is_a_program_that_reorders_images_at_its_ends_only(name: str) -> None:
-    weights, reorders = fitted(gpu_backend(batch_size=12), name)
+def test_a_training_step_is_a_program_that_reorders_images_at_its_ends_only(name: str, tf32: bool) -> None:
+    weights, reorders = fitted(gpu_backend(batch_size=12, tf32=tf32), name)
     wanted, _ = fitted(Backend("cpu", rng_seed=1, batch_size=12), name)
-    assert {tuple(sorted(step, key=str)) for step in reorders} == {tuple(sorted([IN, OUT, ERROR], key=str))}
+    ends = [(to_chwn, ImageShape(C, P, 12) if tf32 else ImageShape(1, C * P, 12)) for to_chwn, C, P in ENDS]
+    assert {tuple(sorted(step, key=str)) for step in reorders} == {tuple(sorted(ends, key=str))}
     for mine, theirs in zip(weights, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=2e-4)
 
@@ -246,6 +253,85 @@ def test_values_are_reordered_and_reordered_back(form: tuple[int, int, int], dty
     np.testing.assert_array_equal(back, numbers)
 
 
+# --- the layout of each dtype ---
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "strides"),
+    [
+        ("float16", False, {"image": [64, 1, 16, 4], "filter": [16, 1, 8, 4]}),
+        ("float32", True, {"image": [64, 1, 16, 4], "filter": [16, 1, 8, 4]}),
+        ("float32", False, {"image": [64, 16, 4, 1], "filter": [16, 4, 2, 1]}),
+        ("float64", False, {"image": [64, 1, 16, 4], "filter": [16, 1, 8, 4]}),
+    ],
+)
+def test_cudnn_gets_nchw_for_float32_without_tf32_and_nhwc_otherwise(
+    dtype: str, tf32: bool, strides: dict[str, list[int]]
+) -> None:
+    be = gpu_backend(dtype, tf32=tf32)
+    x, f = be.ones((4, 4, 4, 3)), be.ones((4, 2, 2, 5))
+    layer = be.conv_layer(dtype, 3, 4, 5, H=4, W=4, R=2, S=2)
+    out = be.empty(layer.dimO)
+    assert (be.conv(x, f).get() == 16).all()
+    be.fprop_conv(layer, be.ones(layer.dimI), be.ones(layer.dimF), out)
+    assert (out.get() == 16).all()
+    driver: Any = be.runtime.driver
+    (graph,) = driver.cudnn.frontend.graphs  # one plan for both
+    assert graph.kinds[2].name == ("DOUBLE" if dtype == "float64" else "FLOAT")
+    assert [list(x.dim) for x in graph.operands] == [[3, 4, 4, 4], [5, 4, 2, 2]]
+    assert [list(x.stride) for x in graph.operands] == [strides["image"], strides["filter"]]
+
+
+def test_the_images_of_several_dtypes_of_a_plan_are_in_nhwc() -> None:
+    results = []
+    for be in (gpu_backend(), Backend("cpu")):
+        rng = np.random.default_rng(5)
+        x, f, g = (be.array(rng.integers(-2, 3, shape)) for shape in ((3, 6, 6, N), (3, 3, 3, 4), (4, 1, 1, 2)))
+        y = be.conv(x, f, padding=1)
+        alone = (y * 1).get()  # in NCHW
+        y = be.conv(be.astype(y, "float64"), be.astype(g, "float64"))
+        results.append([alone, be.maximum(y, 0).get()])
+        assert be.name == "cpu" or be.plan(y).layout is Layout.NHWC
+    for mine, theirs in zip(*results, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+FORMULAS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "one number for each pixel": lambda be, y, x, p: y * p,
+    "the same of fewer axes": lambda be, y, x, p: y * be.reshape(p, (6, 6, 1)),
+    "one number for each image, of fewer axes": lambda be, y, x, p: y * be.reshape(be.sum(x, axis=(0, 1, 2)), (1, -1)),
+    "sums over channels": lambda be, y, x, p: y - be.sum(y, axis=0),
+    "sums over rows and images": lambda be, y, x, p: y - be.max(y, axis=(1, 3)),
+    "sums over images": lambda be, y, x, p: be.sum(y, axis=3),
+    "merged pixels": lambda be, y, x, p: be.reshape(be.reshape(y, (4, 36, y.shape[3])) * 2, y.shape),
+    "a view of the images": lambda be, y, x, p: y + x[:, ::-1],
+    "pooled and not": lambda be, y, x, p: be.pool(y, 2) * be.pool(y, 2, op="avg"),
+    "a gradient": lambda be, y, x, p: Autodiff(be.sum(be.pool(be.maximum(y * p, 1), 3) ** 2), be).get_grad_op_tree([x])[
+        0
+    ],
+}
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("images", [1, 5])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas_of_convolved_images_have_the_values_of_numpy_in_both_layouts(
+    name: str, images: int, tf32: bool
+) -> None:
+    results = []
+    for be in (gpu_backend(tf32=tf32), Backend("cpu")):
+        rng = np.random.default_rng(3)
+        shapes = (4, 6, 6, 2 * images), (4, 3, 3, 4), (4, 1, 1, 4), (1, 12, 6, 1)
+        x, f, g, p = (be.array(rng.integers(-2, 3, shape)) for shape in shapes)
+        x, p = x[:, :, :, ::2], p[:, ::2]  # neither is contiguous
+        y = be.conv(be.conv(x, f, padding=1), g)
+        targets = [be.empty(y.shape), be.empty((tree := FORMULAS[name](be, y, x, p)).shape), be.empty(x.shape)]
+        be.assign(targets, [y, tree, x * 2])
+        results.append([target.get() for target in targets])
+    for mine, theirs in zip(*results, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 # --- fallbacks ---
 
 
@@ -258,7 +344,7 @@ def consecutive(be: Backend) -> Any:
 
 def test_without_cudnn_no_images_are_in_nhwc(monkeypatch: pytest.MonkeyPatch) -> None:
     be = Backend(SimulatedGPU(), batch_size=N)
-    assert not be.plan(consecutive(be)).nhwc
+    assert not be.plan(consecutive(be)).reordered
     monkeypatch.setenv("NEONLITE_CUDNN", "0")
     assert convolution.load_frontend() is None
     assert np.array_equal(consecutive(be).get(), consecutive(Backend("cpu")).get())
@@ -402,7 +488,7 @@ class Idle(ByCudnn):
         return lists[3]
 
 
-REORDER, COMBINE = "reorder_between_CHWN_and_NHWC", "combine_the_splits_of_sum"
+REORDER, COMBINE = "reorder_images_and_filters", "combine_the_splits_of_sum"
 
 
 def fused(plan: Any) -> tuple[str, ...]:
@@ -410,16 +496,17 @@ def fused(plan: Any) -> tuple[str, ...]:
     return "bias" * (plan.graph.bias_of is not None), "relu" * bool(plan.graph.rectified)
 
 
-def idle_backend(batch_size: int) -> tuple[Backend, Idle]:
+def idle_backend(batch_size: int, tf32: bool = False) -> tuple[Backend, Idle]:
     runtime = SimulatedGPU()
     runtime.driver = driver = Idle()
+    driver.tf32 = tf32
     NervanaObject.be = be = Backend(runtime, rng_seed=1, batch_size=batch_size)
     return be, driver
 
 
-def convolutions(be: Backend, n: int) -> tuple[Any, Any, Any, Any]:
+def convolutions(be: Backend, n: int, size: int = 3) -> tuple[Any, Any, Any, Any]:
     """Return the forward pass of n convolutions of 64 to 64 maps, that and the backward pass, images and errors."""
-    net = Sequential([Conv((3, 3, 64), padding=1, **biased()) for _ in range(n)])
+    net = Sequential([Conv((size, size, 64), padding=size // 2, **biased()) for _ in range(n)])
     net.configure((64, 56, 56)).allocate_parameters()
 
     @jit
@@ -432,16 +519,31 @@ def convolutions(be: Backend, n: int) -> tuple[Any, Any, Any, Any]:
 CONVOLVED, BACK = ["fprop+bias+relu"], ["gt_mul", "combine", "dgrad", "wgrad"]
 
 
+@pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("n", [1, 3])
-def test_convolutions_are_one_launch_each_between_two_reorders_of_all_images_and_filters(n: int) -> None:
-    be, driver = idle_backend(128)
+def test_convolutions_are_one_launch_each_between_two_reorders_of_all_images_and_filters(n: int, tf32: bool) -> None:
+    be, driver = idle_backend(128, tf32)
     forward, both, x, e = convolutions(be, n)
     assert driver.launches_of(lambda: forward(x)) == ["reorder", *n * CONVOLVED, "reorder"]
     assert driver.launches_of(lambda: both(x, e)) == ["reorder", *n * CONVOLVED, *n * BACK, "reorder"]
 
 
-def test_a_convolution_of_the_backend_is_three_launches() -> None:
+def test_filters_of_one_pixel_are_convolutions_of_cudnn_in_nchw() -> None:
     be, driver = idle_backend(128)
+    forward, both, x, e = convolutions(be, 2, size=1)
+    assert driver.launches_of(lambda: forward(x)) == ["reorder", *2 * CONVOLVED, "reorder"]
+    assert driver.launches_of(lambda: both(x, e)) == ["reorder", *2 * CONVOLVED, *2 * BACK, "reorder"]
+
+
+def test_filters_of_one_pixel_are_products_in_nhwc() -> None:
+    be, driver = idle_backend(128, tf32=True)
+    forward, _, x, _ = convolutions(be, 2, size=1)
+    assert driver.launches_of(lambda: forward(x)) == ["reorder", *2 * ["gemm", "add_maximum"], "reorder"]
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_convolution_of_the_backend_is_three_launches(tf32: bool) -> None:
+    be, driver = idle_backend(128, tf32)
     layer = be.conv_layer("float32", 128, 64, 64, H=56, W=56, R=3, S=3, pad_h=1, pad_w=1)
     i, f, o, bias = (be.empty(shape) for shape in (layer.dimI, layer.dimF, layer.dimO, (64, 1)))
     done = driver.launches_of(lambda: be.fprop_conv(layer, i, f, o, bias=bias, relu=True))

@@ -114,9 +114,7 @@ def test_a_kernel_has_the_name_of_its_ops_or_of_what_it_does() -> None:
     x = be.ones((4, 6))
     names = [kernel_name(be.kernel(tree).replace("stage_1", "kernel")) for tree in (be.exp(x) + 1, be.exp(x * 2) + 1)]
     assert [name.rpartition("_")[0] for name in names] == ["neonlite_exp_add", "neonlite_mul_exp_add"]
-    assert kernel_name(kernel_source(reorder_kernel((4,)), "float32")).startswith(
-        "neonlite_reorder_between_CHWN_and_NHWC"
-    )
+    assert kernel_name(kernel_source(reorder_kernel((4,)), "float32")).startswith("neonlite_reorder_images_and_filters")
 
 
 @pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not installed")
