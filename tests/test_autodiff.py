@@ -731,3 +731,15 @@ def test_a_tree_of_many_operands_takes_time_proportional_to_their_number(cpu: Ba
 
     calls(20)
     assert calls(800) < 5 * calls(200)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3), (2, 2, 4, 3)])
+def test_the_gradient_of_a_transposed_operand_of_a_product_is_a_product(be: Backend, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(3)
+    x, y, e = (be.array(rng.normal(size=(*shape[:-2], *n))) for n in ((4, 3), (4, 5), (3, 5)))
+    tree = Autodiff(be.matmul(x.T, y), be, e).get_grad_op_tree([x])[0]
+    assert (tree.op, tree.shape) == ("matmul", shape)
+    np.testing.assert_allclose(tree.get(), y.get() @ e.get().swapaxes(-1, -2), 1e-4, 1e-5)
+    z = be.transpose(x, (1, 0, *range(2, len(shape))))
+    assert be.check_grad(be.sum(be.matmul(z, be.matmul(z.T, z)), axis=0)).ok
+    assert be.check_grad(be.sum(be.matmul(z, be.ones((*z.shape[:-2], 3, 6)) * 0.5), axis=0)).ok

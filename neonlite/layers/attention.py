@@ -214,34 +214,34 @@ class MultiHeadAttention(ParameterLayer):
         mask_of : callable, optional
             Returns the dropout mask of the attention weights (heads, N, t, s).
         """
-        be, F = self.be, self.nin
+        be, F, T = self.be, self.nin, self.steps
         weights, v = self.build_weights(x)
         if mask_of is not None and self.keep < 1:
             weights = weights * mask_of(weights) * (1 / self.keep)
-        context = be.reshape(be.transpose(v @ weights.T, (0, 2, 1, 3)), (F, -1))
-        y = be.dot(self.W_out, context)
-        y = y if self.bias is None else y + self.b_out
-        return be.reshape(self.to_time_major(y), (F, -1))
+        context = be.reshape(v @ be.reshape(weights, (-1, T, T)).T, (self.heads, -1, F // self.heads, T))
+        y = self.to_time_major(be.dot(self.W_out, be.reshape(be.transpose(context, (0, 2, 1, 3)), (F, -1))))
+        y = y if self.bias is None else y + be.reshape(self.b_out, (F, 1, 1))
+        return be.reshape(y, (F, -1))
 
     def build_weights(self, x: Operand) -> tuple[Operand, Operand]:
-        """Return the attention weights (heads, N, t, s) and the values (heads, N, F / heads, s) as op-trees.
+        """Return the attention weights (heads, N, t, s) and the values (heads N, F / heads, s) as op-trees.
+
+        The queries, keys and values of all heads and samples are one stack of matrices in memory, so that each product
+        is a single batched one.
 
         Parameters
         ----------
         x : Tensor or op-tree
             Inputs (F, T N).
         """
-        be, (F, T), mask = self.be, self.in_shape, self.get_attention_mask()
-        heads = self.heads, F // self.heads, -1, T
+        be, (F, T), H, mask = self.be, self.in_shape, self.heads, self.get_attention_mask()
+        d, stack = F // H, H * (x.shape[1] // T)
         qkv = be.dot(self.W_qkv, be.reshape(self.to_batch_major(x), (F, -1)))  # one product is faster than three
-        qkv = qkv if self.bias is None else qkv + self.b_qkv
-
-        def split_heads(i: int) -> Operand:
-            y = be.build("slice", qkv, index=((i * F, F, 1), (0, x.shape[1], 1)))
-            return be.transpose(be.reshape(y, heads), (0, 2, 1, 3))
-
-        q, k, v = map(split_heads, range(3))
-        scores = q.T @ k * self.scale
+        qkv = be.transpose(be.reshape(qkv, (3 * H, d, -1, T)), (0, 2, 1, 3))
+        qkv = qkv if self.bias is None else qkv + be.reshape(self.b_qkv, (3 * H, 1, d, 1))
+        qkv = be.reshape(qkv, (-1, d, T))
+        q, k, v = (be.build("slice", qkv, index=((i * stack, stack, 1), (0, d, 1), (0, T, 1))) for i in range(3))
+        scores = be.reshape(q.T @ k, (H, -1, T, T)) * self.scale
         scores = scores if self.alibi_bias is None else scores - self.alibi_bias
         return be.softmax(scores, -1) if mask is None else be.masked_softmax(scores, mask, -1), v
 

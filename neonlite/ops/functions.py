@@ -495,6 +495,14 @@ def grad_minmax_reduction(
     return (be.reshape(dz, shape) / num_ties * is_extremum,)
 
 
+def grad_transpose(be: BackendBase, dz: Any, z: Operand, x: Operand, axes: Axes) -> Gradients:
+    """Return the gradient of a transpose; that of a product of matrices is a product too, and so contiguous."""
+    inverse, n = invert_permutation(axes), len(axes)
+    if getattr(dz, "op", "") == "matmul" and inverse == (*range(n - 2), n - 1, n - 2):
+        return (dz.right.T @ dz.left.T,)
+    return (be.transpose(dz, inverse),)
+
+
 def grad_concat(be: BackendBase, dz: Operand, z: Operand, *operands: Operand, axis: int) -> Gradients:
     """Each operand gets the slice of the gradient at its position."""
     out, start = [], 0

@@ -18,6 +18,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from neonlite import messages
@@ -74,6 +75,7 @@ class Plan(StepList):
         self.reordered: set[int] = set()  # images whose axes have the order of ``layout``; set by the executor
         self.layout: Any = None  # NHWC or NCHW
         self.in_place: dict[int, int] = {}  # {temporary: the operand of its stage whose memory it overwrites}
+        self.parts: dict[int, tuple[int, int]] = {}  # {temporary: the concat whose memory it is in, and its offset}
         self.plan_stages()
 
     def plan_stages(self) -> None:
@@ -134,8 +136,30 @@ class Plan(StepList):
         self.is_direct = [not self.targets_alias and can_write_directly(self, v) for v in self.outputs]
         self.temporaries = find_temporaries(self)
         self.held_in_targets = assign_to_targets(self)
-        self.in_place = {}
+        self.in_place, self.parts = {}, {}
         self.offsets, self.arena_bytes = assign_offsets(self, {})
+
+    def join_parts(self) -> set[int]:
+        """Assign the operands of a concat along the first axis memory in its result, where they are temporaries.
+
+        Returns
+        -------
+        set of int
+            The values that need no step, since the steps of their operands write them.
+        """
+        joined: set[int] = set()
+        for v, step in self.numbered_steps:
+            if step.op.name != "concat" or step.attrs["axis"] or v not in self.offsets:
+                continue
+            used = self.outputs, self.parts, joined
+            parts = [x for x in step.inputs if x in self.offsets and not any(x in values for values in used)]
+            if len({*parts}) == len(step.inputs) and all(self.dtype(x) == step.dtype for x in parts):
+                joined.add(v)
+                ends = accumulate((self._nbytes(x) for x in parts), initial=0)
+                self.parts |= {x: (v, end) for x, end in zip(parts, ends, strict=False)}
+        if joined:
+            self.offsets, self.arena_bytes = assign_offsets(self, {})
+        return joined
 
     def reuse_operands(self, shifts: dict[int, int]) -> None:
         """Assign the arena offsets again, for stages that run block by block: temporaries overwrite dead operands.
@@ -352,16 +376,15 @@ def _dead_operands(plan: Plan, index: int, excluded: Collection[int]) -> dict[st
 
 def assign_offsets(plan: Plan, shifts: dict[int, int]) -> tuple[dict[int, int], int]:
     """Assign each temporary an arena offset, plus its shift; two overlap only if their lifetimes do not."""
-    owners: dict[int, int] = {}  # {temporary: the first one in its memory}
-    until: dict[int, int] = {}  # {the first one: the last stage in which the memory is in use}
+    owners: dict[int, int] = {}  # {temporary: the first one in its memory, or the concat that it is a part of}
+    used_in: dict[int, tuple[int, int]] = {}  # {the owner: the first and last stage in which the memory is in use}
     held = {v for values in plan.held_in_targets.values() for v in values}
     for v, last in sorted(plan.temporaries.items(), key=lambda item: plan.stage_of[item[0]]):
         if v not in held:
-            owners[v] = owners[plan.view_base(plan.in_place[v])] if v in plan.in_place else v
-            until[owners[v]] = last
-    lifetimes = [
-        (align_bytes(plan.step_of(v).nbytes + shifts.get(v, 0)), plan.stage_of[v], last, v) for v, last in until.items()
-    ]
+            owner = owners[plan.view_base(plan.in_place[v])] if v in plan.in_place else plan.parts.get(v, (v, 0))[0]
+            first, before = used_in.get(owner, (plan.stage_of[v], -1))
+            owners[v], used_in[owner] = owner, (first, max(before, last))
+    lifetimes = [(align_bytes(plan.step_of(v).nbytes + shifts.get(v, 0)), *stages, v) for v, stages in used_in.items()]
     offsets: dict[int, int] = {}
     end = plan.arena_start
     used: defaultdict[int, list[int]] = defaultdict(list)  # {span of stages: memory in use in any of them}
@@ -383,7 +406,7 @@ def assign_offsets(plan: Plan, shifts: dict[int, int]) -> tuple[dict[int, int], 
             _add_range(used[span], at, at + nbytes)
         offsets[v] = at + shifts.get(v, 0)
         end = max(end, at + nbytes)
-    return {v: offsets[owner] for v, owner in owners.items()}, end
+    return {v: offsets[owner] + plan.parts.get(v, (v, 0))[1] for v, owner in owners.items()}, end
 
 
 def _spans(first: int, last: int, num_stages: int) -> tuple[list[int], set[int]]:

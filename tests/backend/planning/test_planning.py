@@ -305,9 +305,8 @@ def test_a_temporary_gets_the_first_offset_that_is_free_while_it_lives(seed):
     first = [int(rng.integers(num_stages)) for _ in range(rng.integers(1, 40))]
     last = [int(rng.integers(f, min(num_stages, f + (3 if seed % 2 else 40)) + 1)) for f in first]
     sizes = [64 * int(rng.choice([1, 2, 3, 16])) for _ in first]
-    plan = SimpleNamespace(
-        stages=[None] * num_stages, arena_start=start, in_place={}, held_in_targets={}, stage_of=dict(enumerate(first))
-    )
+    plan = SimpleNamespace(stages=[None] * num_stages, arena_start=start, in_place={}, parts={}, held_in_targets={})
+    plan.stage_of = dict(enumerate(first))
     plan.temporaries, plan.step_of = dict(enumerate(last)), lambda v: SimpleNamespace(nbytes=sizes[v])
     expected: dict[int, int] = {}
     for v in sorted(sorted(range(len(first)), key=first.__getitem__), key=sizes.__getitem__, reverse=True):

@@ -390,8 +390,10 @@ class CudaExecutor:
         fuse_row_stages(plan)
         plan.primitives = find_primitives(self.primitives, plan, self.compile)
         xp, views = self.runtime.xp, {v: step for v, step in plan.numbered_steps if step.kind == "view"}
-        stages = []
+        stages, joined = [], plan.join_parts()
         for stage in plan.stages:
+            if joined.issuperset(stage.steps):
+                continue
             ins = {x for v in stage.steps for x in plan.step_of(v).inputs if isinstance(x, int)}
             stages.append((stage, stage_kernels(plan, stage, self.runtime), sorted(ins & views.keys())))
         workspace_bytes = max(

@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -275,11 +276,14 @@ class CudaMatmul(MatmulPrimitives):
     def gemm_accumulate(
         self, products: Sequence[tuple[NativeArray, NativeArray, float]], c: NativeArray, beta: float = 0.0
     ) -> bool:
-        """Compute ``c = beta c + alpha a b + ...`` and return True, or return False if an operand would need a copy."""
-        descs = []
+        """Compute ``c = beta c + alpha a b + ...`` and return True, or return False where no GEMM computes it.
+
+        Only a single product may need copies of its operands. A stack of matrices may have several batch axes.
+        """
+        descs, allow_copies = [], len(products) == 1
         for a, b, alpha in products:
             is_same_dtype = a.dtype == b.dtype == c.dtype and a.size * b.size * c.size > 0
-            if (desc := self.describe_gemm(a, b, c, allow_copies=False) if is_same_dtype else None) is None:
+            if (desc := self.describe_gemm(a, b, c, allow_copies) if is_same_dtype else None) is None:
                 return False
             descs.append((desc, alpha))
         driver = self.runtime.driver  # it supports either all products or none
@@ -289,35 +293,46 @@ class CudaMatmul(MatmulPrimitives):
         self, a: NativeArray, b: NativeArray, c: NativeArray, allow_copies: bool = True
     ) -> GemmDesc | None:
         """Return the descriptor of a product, with operands copied if allowed; None if no GEMM computes it."""
-        if str(a.dtype) not in CUDA_DATA_TYPES or max(a.ndim, b.ndim, c.ndim) > 3 or a.ndim < 2 or b.ndim < 2:
+        if str(a.dtype) not in CUDA_DATA_TYPES or not 2 <= min(a.ndim, b.ndim) <= max(a.ndim, b.ndim) <= c.ndim:
             return None
-        c_desc = self._describe_matrix(c)
-        if c_desc is None or (c.ndim == 2 and 3 in (a.ndim, b.ndim)):
+        batch = c.shape[:-2]
+        c_desc = self._describe_matrix(c, batch)
+        if c_desc is None:
             return None
         first, second = (
-            self._describe_matrix(x) or (allow_copies and self._copy_operand(side, x))
+            self._describe_matrix(x, batch) or (allow_copies and self._copy_operand(side, x, batch))
             for side, x in (("left", a), ("right", b))
         )
         if not (first and second):
             return None
-        (m, k), n, batch_count = a.shape[-2:], b.shape[-1], c.shape[0] if c.ndim == 3 else 1
-        return GemmDesc(m, n, k, batch_count, first, second, c_desc, str(a.dtype), str(c.dtype))
+        (m, k), n = a.shape[-2:], b.shape[-1]
+        return GemmDesc(m, n, k, math.prod(batch), first, second, c_desc, str(a.dtype), str(c.dtype))
 
-    def _copy_operand(self, side: str, x: NativeArray) -> MatrixDesc:
-        """Copy an operand to a workspace in C order, and return its descriptor."""
-        copy = self.get_workspace(side, x.shape, x)
+    def _copy_operand(self, side: str, x: NativeArray, batch: tuple[int, ...]) -> MatrixDesc:
+        """Copy an operand to a workspace in C order, a matrix for each of the batch, and return its descriptor."""
+        rows, columns = x.shape[-2:]
+        is_single = math.prod(x.shape[:-2]) == 1
+        copy = self.get_workspace(side, x.shape if is_single else (*batch, rows, columns), x)
         copy[...] = x
         record(None)
-        batch_stride = x.shape[-2] * x.shape[-1] * (x.ndim == 3 and x.shape[0] > 1)
-        return MatrixDesc(self.runtime.address_and_strides(copy)[0], x.shape[-1], False, batch_stride)
+        return MatrixDesc(self.runtime.address_and_strides(copy)[0], columns, False, rows * columns * (not is_single))
 
-    def _describe_matrix(self, x: NativeArray) -> MatrixDesc | None:
-        """Return the descriptor of a matrix in memory; None if neither its rows nor its columns are contiguous."""
+    def _describe_matrix(self, x: NativeArray, batch: tuple[int, ...]) -> MatrixDesc | None:
+        """Return the descriptor of a matrix in memory, or of one for each of the batch.
+
+        None if neither its rows nor its columns are contiguous, or several strides lead from matrix to matrix.
+        """
         address, strides = self.runtime.address_and_strides(x)
         (rows, columns), size = x.shape[-2:], x.dtype.itemsize
         row_stride, column_stride = strides[-2] // size, strides[-1] // size
-        batch_stride = strides[0] // size if x.ndim == 3 and x.shape[0] > 1 else 0
-        if batch_stride < 0:
+        missing = (1,) * (len(batch) + 2 - x.ndim)
+        axes = [  # (size, stride) of the batch axes
+            (n, stride // size * (here > 1))
+            for n, here, stride in zip(batch, missing + x.shape[:-2], missing + strides[:-2], strict=True)
+            if n > 1
+        ]
+        batch_stride = axes[-1][1] if axes else 0
+        if batch_stride < 0 or any(outer != n * inner for (_, outer), (n, inner) in pairwise(axes)):
             return None
         if columns == 1 or column_stride == 1:
             row_stride = columns if rows == 1 else row_stride

@@ -31,6 +31,7 @@ from neonlite.layers import (
     BatchNorm,
     Conv,
     MergeSum,
+    MultiHeadAttention,
     Pooling,
     Sequential,
     SkipNode,
@@ -566,6 +567,34 @@ def test_a_step_of_a_perceptron_is_twelve_launches_and_one_for_the_labels() -> N
     forward = ["gemm", "add_maximum", "gemm", softmax, cost, errors]
     labels, update = "y_1_in_the_row_of_each_label_else_0_A_l", "mul_div_mul_sub_add"
     assert steps[-1] == [labels, *forward, "gemm", "gemm", "gt_mul", "gemm", "mul_sum_mul", update]
+
+
+def test_products_of_all_heads_are_one_call_of_cublas_and_the_array_library_computes_nothing() -> None:
+    be, driver = idle_backend(16)
+    net = Sequential(MultiHeadAttention(4, causal=True))
+    net.configure((128, 64)).allocate_parameters()
+    x, e, by_library, stacks = be.empty((128, 64 * 16)), be.empty((128, 64 * 16)), list[str](), list[int]()
+    executor, gemm, stages = be._executor, driver.gemm, list[int]()
+    executor.generic.evaluate_step = lambda step, values: by_library.append(step.op.name)
+    run_stage = executor._run_stage
+    executor._run_stage = lambda *args: stages.append(1) or run_stage(*args)
+    driver.gemm = lambda desc, *scalars: stacks.append(desc.batch_count) or gemm(desc, *scalars)  # type: ignore
+
+    @jit
+    def gradients(x: Any, e: Any) -> Any:
+        return Autodiff(net(x, training=True), be, e).get_grad_op_tree([x, *net.parameters])
+
+    driver.launched.clear()
+    launches = driver.launches_of(lambda: gradients(x, e))
+    reorders = ["cast_cast", "cast", "cast", "cast", "cast"]  # of inputs and errors, the context and its error, ...
+    sums = ["s0_sum_x0_over_axis_1_of_2", "s0_sum_x0_over_axis_1_and_3_of_4"]  # the gradients of the biases
+    softmax = "mul_where_max_stop_gradient_finite_wher"  # and its gradient
+    assert sorted(launches) == sorted([*["gemm"] * 11, *reorders, *sums, "add", softmax])
+    assert not by_library
+    assert [n for n in stacks if n > 1] == [4 * 16] * 6 * 4  # weights, context; their errors; errors of q, k and v
+    stages.clear()
+    assert driver.launches_of(lambda: gradients(x, e)) == launches
+    assert not stages  # the launches are repeated
 
 
 # --- repeated launches -----------------------------------------------------------------------------------------------

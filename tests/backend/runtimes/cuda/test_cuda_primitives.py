@@ -352,6 +352,45 @@ def test_an_error_of_cublas_contains_its_status() -> None:
         Cublas(failing, lambda n: (None, 0), lambda: 0).handle()
 
 
+STACKS: dict[str, tuple[tuple[int, ...], tuple[int, ...], bool]] = {
+    # the shape and the order of the axes in memory of an operand (2, 3, 4, 5); whether it is copied
+    "whole": ((2, 3, 4, 5), (0, 1, 2, 3), False),
+    "matrices transposed": ((2, 3, 4, 5), (0, 1, 3, 2), False),
+    "batch axes exchanged": ((2, 3, 4, 5), (1, 0, 2, 3), True),
+    "heads of a matrix": ((2, 3, 4, 5), (0, 2, 1, 3), True),
+    "one matrix": ((4, 5), (0, 1), False),
+    "one matrix of a stack": ((1, 1, 4, 5), (0, 1, 2, 3), False),
+    "a stack for each": ((3, 4, 5), (0, 1, 2), True),
+    "a matrix for each": ((2, 1, 4, 5), (0, 1, 2, 3), True),
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_stack_of_products_with_several_axes_is_one_call_of_cublas(name: str, side: int, dtype: str) -> None:
+    shape, order, is_copied = STACKS[name]
+    x = held(1, tuple(shape[n] for n in order), dtype).transpose(np.argsort(order))
+    y = held(2, (2, 3, 5, 6), dtype) if side == 0 else held(2, (2, 3, 6, 4), dtype)
+    a, b = (x, y) if side == 0 else (y, x)
+    out = np.full((2, 3, a.shape[-2], b.shape[-1]), np.nan, dtype)
+    driver, actual = ByCublas(), CudaPrimitives(SimulatedGPU())
+    actual.runtime.driver = driver
+    with record_launches() as launches:
+        assert actual.gemm_accumulate([(a, b, 1.0)], out)
+    wanted = (a.astype(float) @ b.astype(float)).astype(dtype)
+    np.testing.assert_allclose(out.astype(float), wanted.astype(float), 2e-2 if dtype == "bfloat16" else 1e-5, 1e-5)
+    assert [call[0] for call in driver.library.calls].count("gemm") == 1
+    assert (None in launches) == is_copied
+    assert not is_copied or not actual.gemm_accumulate([(a, b, 1.0)] * 2, out)  # both copies would use one workspace
+
+
+def test_results_in_no_single_stack_are_not_computed_by_cublas() -> None:
+    actual, a = CudaPrimitives(SimulatedGPU()), np.ones((2, 3, 4, 4), "float32")
+    actual.runtime.driver = ByCublas()
+    assert not actual.gemm_accumulate([(a, a, 1.0)], np.ones((3, 2, 4, 4), "float32").transpose(1, 0, 2, 3))
+
+
 def test_matmul_and_scatter_add_in_op_trees_use_the_gpus_primitives(monkeypatch: Any) -> None:
     be, plain, seen = Backend(SimulatedGPU()), Backend("cpu"), []
     monkeypatch.setattr(SimulatedDriver, "gemm", lambda *args, f=SimulatedDriver.gemm: seen.append(1) or f(*args))

@@ -51,6 +51,35 @@ def test_targets_that_share_memory_with_operands(sim: Backend) -> None:
         np.testing.assert_allclose(result, wanted, 1e-5, 1e-5)
 
 
+CONCATS: dict[str, tuple[int, Any]] = {  # {name: (the number that are copied, the tree)}
+    "products and sums": (0, lambda be, x, y: be.concat([x @ y, x + 1, be.exp(y * 0.1)], axis=0) @ y),
+    "read again": (0, lambda be, x, y: (z := x @ y, be.concat([z, be.sum(z * z, axis=1) * y], axis=0) @ z)[1]),
+    "after others": (0, lambda be, x, y: be.concat([x @ y, (y @ x) @ (x @ x)], axis=0) @ y),
+    "read last": (0, lambda be, x, y: (z := x @ y, r := be.concat([z, y @ y], axis=0) @ x, (r.T @ r) @ z)[2]),
+    "in a concat": (1, lambda be, x, y: be.concat([be.concat([x @ y, y @ x], axis=0), x @ x], axis=0) @ y),
+    "the same operand twice": (1, lambda be, x, y: (z := x @ y, be.concat([z, z], axis=0) @ y)[1]),
+    "in two of them": (1, lambda be, x, y: (z := x @ y, be.concat([z, x + 1]) @ x + be.concat([z, y @ y]) @ y)[1]),
+    "a leaf": (1, lambda be, x, y: be.concat([x @ y, x], axis=0) @ y),
+    "a view": (1, lambda be, x, y: be.concat([be.transpose(x @ y), y @ x], axis=0) @ y),
+    "columns": (1, lambda be, x, y: x @ be.concat([x @ y, y @ x], axis=1)),
+    "the target": (1, lambda be, x, y: be.concat([x @ y, y @ x], axis=0)),
+}
+
+
+@pytest.mark.parametrize("name", CONCATS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_temporaries_that_are_concatenated_are_computed_in_the_memory_of_the_result(name: str, dtype: str) -> None:
+    num_copied, tree = CONCATS[name]
+    sim, plain, results, copied = simulated(dtype), Backend(OpByOp(), default_dtype=dtype), [], list[str]()
+    run = sim._executor.generic.evaluate_step
+    sim._executor.generic.evaluate_step = lambda step, values: copied.append(step.op.name) or run(step, values)
+    for be in (sim, plain):
+        x, y = (be.array(np.random.default_rng(n).integers(-3, 4, (5, 5))) for n in (1, 2))
+        results.append(be.array(tree(be, x, y)).get())
+    np.testing.assert_allclose(*results, rtol=1e-2 if dtype == "float16" else 1e-5)
+    assert copied.count("concat") == num_copied
+
+
 def test_stages_without_a_kernel_are_computed_op_by_op(sim: Backend, plain: Backend) -> None:
     Backend.define_op("third_power", lambda xp, x: x * x * x, None)
     try:
