@@ -7,7 +7,7 @@ result is rounded once, at the end; ``Autodiff`` does so for the derivatives.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 from neonlite.ops.functions import Gradients
 from neonlite.typing import AxisLike, BackendBase, Operand
@@ -279,6 +279,14 @@ def rescale(be: BackendBase, z: Operand, factors: Operand, bias: Operand, relu: 
     """Return ``factors z + bias``, with one number for each row or channel, or max(., 0) of it."""
     result = z * per_channel(be, z, factors) + per_channel(be, z, bias)
     return be.maximum(result, 0) if relu else result
+
+
+def no_gradient_of_int8(*_: object, **__: object) -> NoReturn:
+    """Raise NotImplementedError: the gradient rule of ops of int8 weights."""
+    raise NotImplementedError(
+        "expected float weights to differentiate, got int8 weights, for which inputs are rounded. Differentiate the "
+        "model that was quantized."
+    )
 
 
 def quantized_dot(

@@ -52,10 +52,10 @@ HINT = "Set NEONLITE_DEBUG=1 in the environment to print the traceback.\n"
     ],
 )
 def test_an_error_is_one_line_and_neonlite_debug_raises_it(capsys, monkeypatch, error, words):
-    def fail(args: Any) -> None:
+    def run_info(args: Any) -> None:
         raise error
 
-    monkeypatch.setattr(commands, "run_info", fail)
+    monkeypatch.setattr(commands, "run_info", run_info)
     monkeypatch.delenv("NEONLITE_DEBUG", raising=False)
     assert main(["info"]) == 1
     assert capsys.readouterr().err == words

@@ -34,7 +34,7 @@ FLAT |= {
 }
 FLAT |= {"logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"}
 FLAT |= {"bitwise_invert", "bitwise_left_shift", "bitwise_right_shift", "random_words"}
-FLAT |= {"quantized_dot", "quantized_conv"}
+OF_INT8 = {"quantized_dot", "quantized_conv"}  # which refuse to be differentiated
 FLAT |= {"argsort", "searchsorted", "slogdet_sign", "max_pool_indices", "roi_pool_indices"}
 MATRIX_OPS = {op.name for op in OP_TABLE if op.compute_dtypes}  # linear algebra, in float32 and float64
 CELLS = ("rnn", "lstm", "gru")
@@ -462,7 +462,8 @@ MAKERS |= dict.fromkeys(("quantized_dot", "quantized_conv"), quantized)
 # --- all cases ------------------------------------------------------------------------------------------------------
 
 CASES = {name: list({repr(case): case for case in make(ROW[name])}.values()) for name, make in MAKERS.items()}
-GRADIENTS = {name: cases for name, cases in CASES.items() if name not in FLAT and not OPS[name].is_estimator}
+DIFFERENTIABLE = {name for name in CASES if not OPS[name].is_estimator} - FLAT - OF_INT8
+GRADIENTS = {name: cases for name, cases in CASES.items() if name in DIFFERENTIABLE}
 LAYOUTS = ["tensor", "view", "node"]
 OF_FLOATS = [name for name in CASES if name not in INTEGER_OPS]
 METHOD_OF = {"concat": lambda be, *xs, **attrs: be.concat(xs, **attrs)}
@@ -501,7 +502,9 @@ def fill(case: Case) -> list[Any]:
     """Return the operands; conditions and those of flat ops are halves: some are equal, some 0, some lie halfway."""
     domain = OPS[case.op].sample_range
     xs = [
-        drawn(f"{case} {i}", x, *domain, case.op in FLAT or (case.op, i) == ("where", 0)) if isinstance(x, tuple) else x
+        drawn(f"{case} {i}", x, *domain, case.op in FLAT | OF_INT8 or (case.op, i) == ("where", 0))
+        if isinstance(x, tuple)
+        else x
         for i, x in enumerate(case.operands)
     ]
     if case.op in MATRIX_OPS:  # positive definite, with distinct eigenvalues and singular values

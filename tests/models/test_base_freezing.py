@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -330,7 +331,7 @@ def test_the_buckets_of_gradients_of_several_processes_are_those_of_the_layers_t
     gen_backend("cpu", rng_seed=1, batch_size=2)
     model = Model([Linear(3, name="a"), Linear(2, name="b")])
     model.initialize(4)
-    communicator: Any = object()
+    communicator: Any = SimpleNamespace(compress_gradients=False, is_asynchronous=lambda x: False)
     reducer = GradientReducer(communicator, model.layers)
 
     def size() -> int:

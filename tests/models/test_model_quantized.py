@@ -213,6 +213,14 @@ def test_a_model_of_int8_weights_is_not_trained():
         model.quantize(x).fit(x, np.arange(8) % 2, epochs=1)
 
 
+def test_a_gradient_through_int8_weights_is_refused_instead_of_zero():
+    model, x = model_of(zoo.mlp(2, (4,)), 3), rows(8, 3)
+    inputs = model.be.array(x.T)
+    tree = model.quantize(x).layers(inputs)
+    with pytest.raises(NotImplementedError, match=r"expected float weights to differentiate, .*the model that was"):
+        nl.Autodiff(tree, model.be).get_grad_op_tree([inputs])
+
+
 def test_errors_name_the_way_out():
     x = rows(8, 3)
     nl.gen_backend("cpu", batch_size=8)
