@@ -370,7 +370,7 @@ class Model(FitMethods, PredictionMethods):
     @exclusive
     @checks_arguments
     def quantize(self, X: Data, batch_size: int | None = None) -> Model:
-        """Return a copy for inference with int8 weights, which takes a quarter of the memory.
+        """Return a copy for inference with int8 weights, which takes a quarter of the memory of float32.
 
         Linear and Convolution layers are replaced by ``QuantizedLinear`` and ``QuantizedConvolution``, which include
         the bias, batch norm and Rectlin that follow; all other layers compute as before. The weights of an output are
@@ -864,6 +864,11 @@ def quantized_layer(layer: Any, rest: list[Any], largest: float) -> tuple[Any, l
     """Return the layer with int8 weights that replaces the first layers, and the others."""
     axis, scale = int(not layer.weights_are_columns), (largest or 1) / INT8_MAX
     W = layer.W.get().astype(np.float64)
+    if not np.isfinite(largest) or not np.isfinite(W).all():
+        raise ValueError(
+            f"quantize: expected finite weights and inputs of {layer.name}, got NaN or infinity. Load weights that are "
+            "finite, or use a dtype of a larger range."
+        )
     steps = np.abs(W).max(axis=axis, keepdims=True) / INT8_MAX
     steps[steps == 0] = 1
     factors = scale * steps.reshape(-1, 1)
