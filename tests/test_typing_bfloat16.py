@@ -193,8 +193,8 @@ def test_the_text_of_a_kernel_reads_rounds_and_adds_up(sim: Backend) -> None:
     text = sim.kernel(sim.sum(x * x, axis=1), 1 / (1 + sim.exp(-x)))
     for fragment in [
         "const BFloat16* x0",
-        "const Pack<BFloat16, V> x0s = load<V>(",
-        "round_to<BFloat16>(to_compute(x0s.at[q]) * to_compute(x0s.at[q]))",
+        "x0s[u] = load<V>(",
+        "round_to<BFloat16>(to_compute(x0s[u].at[q]) * to_compute(x0s[u].at[q]))",
         "float a0 = 0;",
         "y0s.at[q] = to_storage<BFloat16>(",
         'asm("cvt.rn.bf16.f32 %0, %1;"',  # of GPUs from sm_80 on

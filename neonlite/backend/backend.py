@@ -458,7 +458,7 @@ class Backend(
         // y0: div of stage 1 (100, 64) float32
         // y0 = (1 / (1 + exp(neg(x0))))
         extern "C" __global__ void __launch_bounds__(256) stage_1(
-            const float* x0, float* y0, long long I)
+            const float* x0, float* y0, unsigned I)
         {
             ...
                 const Pack<float, V> x0s = load<V>(x0 + i);

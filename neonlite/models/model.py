@@ -402,11 +402,11 @@ class Model(FitMethods, PredictionMethods):
         >>> import neonlite as nl
         >>> from neonlite.layers import Linear
         >>> be = nl.gen_backend("cpu", batch_size=2)
-        >>> model = nl.Model([Linear(1, [[1.0, -0.5]], name="y")])
+        >>> model = nl.Model([Linear(1, [[1.0, -0.25]], name="y")])
         >>> model.initialize(2)
-        >>> fast = model.quantize([[1.0, 2.0], [0.0, -2.0]])
-        >>> fast.layers["y"].W.get(), fast.predict([[1.0, 2.0]]).round(2)
-        (array([[127, -64]], dtype=int8), array([[-0.02]], dtype=float32))
+        >>> fast = model.quantize([[1.0, 3.0], [0.0, -2.0]])
+        >>> fast.layers["y"].W.get(), fast.predict([[1.0, 3.0]]).round(2)
+        (array([[127, -32]], dtype=int8), array([[0.24]], dtype=float32))
         """
         where, network = f"{self.name}.quantize", self.layers
         if network.in_shape is None or any(p is None for p in network.parameters):

@@ -156,7 +156,8 @@ OF_SEVERAL = "RoiPooling Decoder Encoder Seq2Seq SkipThought"
 INTEGERS = {"LookupTable": (lambda: LookupTable(10, 4, init=INIT), 5)}
 OTHERS = (
     "BranchNode CompoundLayer GeneralizedCost GeneralizedCostMask GeneralizedGANCost Layer LayerContainer Multicost "
-    "ParameterLayer ParameterSpec Sequential TensorAttribute attention check_layer get_steps"
+    "ParameterLayer ParameterSpec QuantizedConvolution QuantizedLinear Sequential TensorAttribute attention "
+    "check_layer get_steps"
 )
 every_case = pytest.mark.parametrize("name", CASES)
 
