@@ -25,7 +25,6 @@ from neonlite.layers import (
 from neonlite.models import Model, zoo
 
 Array = np.ndarray[Any, Any]
-pytestmark = pytest.mark.filterwarnings("ignore:.*int8 is not faster here")
 
 
 def model_of(layers: Any, shape: Any, seed: int = 0) -> Model:
