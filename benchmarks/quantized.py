@@ -94,14 +94,8 @@ def accuracies() -> list[dict[str, Any]]:
         nl.gen_backend("cpu", rng_seed=0)
         model = Model(layers())
         model.fit(X[:-500], y[:-500], epochs=10, batch_size=64, progress_bar=False)
-        weights, found = model.get_weights(), {"float32": model, "int8": model.quantize(X[:500])}
-        row = {"network": name} | {k: m.evaluate(X[-500:], y[-500:])["accuracy"] for k, m in found.items()}
-        nl.gen_backend("cpu", rng_seed=0, datatype="bfloat16", batch_size=64)
-        half = Model(layers())
-        half.initialize((1, 8, 8))
-        half.set_weights(dict(zip(half.get_weights(), weights.values(), strict=True)))
-        row["bfloat16"] = float((half.predict(X[-500:]).argmax(axis=1) == y[-500:]).mean())
-        rows.append(row)
+        found = {"float32": model, "int8": model.quantize(X[:500])}
+        rows.append({"network": name} | {k: m.evaluate(X[-500:], y[-500:])["accuracy"] for k, m in found.items()})
     return rows
 
 
@@ -144,8 +138,8 @@ def main() -> int:
             for i, row in enumerate(results[0]["products"])
         ]
         tables.append(markdown([f"matmul of oneDNN, {dtype}", "float32, us", *heads], cells))
-    cells = [[f"`{x['network']}`", *(f"{100 * x[k]:.1f} %" for k in ("float32", "bfloat16", "int8"))] for x in accuracy]
-    tables.append(markdown(["digits", "float32", "bfloat16", "int8"], cells))
+    cells = [[f"`{x['network']}`", *(f"{100 * x[k]:.1f} %" for k in ("float32", "int8"))] for x in accuracy]
+    tables.append(markdown(["digits", "float32", "int8"], cells))
     described = ", ".join(f"{key} {value}" for key, value in about.items())
     text = f"`python benchmarks/quantized.py` ({described}), time of float32 / time of int8 or bfloat16:\n\n"
     text += "\n\n".join(tables) + "\n"
