@@ -14,8 +14,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any, NoReturn
 
-from neonlite.backend import gen_backend
-from neonlite.backend.creation import DATATYPES, dtype_of
+from neonlite.backend import creation, gen_backend
 from neonlite.backend.runtimes import default_runtime, list_runtimes
 from neonlite.files import open_input, printable
 from neonlite.messages import did_you_mean
@@ -204,7 +203,7 @@ class NeonArgparser(ConfigParser):
             be, "rounding", "-u", type=int, nargs="?", const=1, default=0, help="round 16-bit weights stochastically"
         )
         datatypes = "%(choices)s (default: %(default)s)"
-        add_option(be, "datatype", "-d", choices=DATATYPES, default="f32", help=datatypes)
+        add_option(be, "datatype", "-d", choices=creation.DATATYPES, default="f32", help=datatypes)
         add_option(be, "batch_size", "-z", of=gen_backend, default=128, help="batch size (default: %(default)s)")
         add_option(be, "caffe", action="store_true", help="compute output sizes of convolution and pooling as Caffe")
         add_option(be, "deterministic", action="store_true", help="use only reproducible algorithms")
@@ -253,7 +252,7 @@ class NeonArgparser(ConfigParser):
         """Return the NumPy dtype for the value of the option, such as float32 for "f32"."""
         if value == "bf16" and not has_bfloat16():
             self.error(f"bfloat16 needs ml_dtypes: {INSTALL_ML_DTYPES}")
-        return dtype_of(value)
+        return creation.dtype_of(value)
 
     def _manifest(self, entries: Sequence[str]) -> dict[str, str]:
         """Return the entries KEY:VALUE as a dict."""

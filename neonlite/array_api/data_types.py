@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from neonlite import typing
+from neonlite import messages, typing
 from neonlite.array_api.array import BOOL, Array, as_dtype, from_numpy, from_operand, padded, result, same
 from neonlite.backend.creation import to_host_array
-from neonlite.messages import NO_COMPLEX, describe
 from neonlite.numpy_methods import device_of
 from neonlite.ops.functions import Shape, broadcast_shapes as common_shape
 from neonlite.optree import Operand
@@ -51,7 +50,7 @@ def check_can_assign(x: Array, v: Array, value: object) -> None:
     order = {"b": 0, "u": 1, "i": 1, "f": 2}
     if order[v.dtype.kind] > order[x.dtype.kind]:
         raise TypeError(
-            f"x[...] = value: expected a value that can be cast to {x.dtype.name}, got {describe(v)}. Cast it "
+            f"x[...] = value: expected a value that can be cast to {x.dtype.name}, got {messages.describe(v)}. Cast it "
             f"with astype(value, {x.dtype.name})."
         )
 
@@ -59,7 +58,7 @@ def check_can_assign(x: Array, v: Array, value: object) -> None:
 def promote_scalar(dtype: np.dtype[Any], x: Any, be: BackendBase) -> np.dtype[Any]:
     """Return the dtype of the result for an array and a Python scalar, which has the dtype of the array if it can."""
     if isinstance(x, complex):
-        raise TypeError(f"expected a real number, got {x!r}. {NO_COMPLEX}")
+        raise TypeError(f"expected a real number, got {x!r}. {messages.NO_COMPLEX}")
     if isinstance(x, float):
         return dtype if dtype.kind == "f" else np.dtype(be.default_dtype_name)
     return np.dtype(np.int64) if dtype == BOOL and not isinstance(x, bool) else dtype
@@ -198,7 +197,7 @@ def broadcast_to(x: Array, /, shape: tuple[int, ...]) -> Array:
     if x.shape == shape:
         return same(x)
     if broadcast_shapes(x.shape, shape) != shape:
-        raise ValueError(f"broadcast_to: expected an array that broadcasts to {shape}, got {describe(x)}")
+        raise ValueError(f"broadcast_to: expected an array that broadcasts to {shape}, got {messages.describe(x)}")
     return result(x.backend.broadcast_to(x.operand, padded(shape)), len(shape), x.dtype, x)
 
 

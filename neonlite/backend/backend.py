@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 
+from neonlite import name_hints, optree
 from neonlite.array_namespace import Namespace
+from neonlite.backend import creation, custom_ops, measure, op_methods, random
 from neonlite.backend.batch_size import BatchSize, BatchSizeMethods, ShardMethods
 from neonlite.backend.concurrency import Cache, FairLock, clear_caches
-from neonlite.backend.creation import CreationMethods, ShapeMethods
-from neonlite.backend.custom_ops import CustomOpMethods
-from neonlite.backend.measure import MemoryMethods, TimingMethods
-from neonlite.backend.op_methods import OpMethods
 from neonlite.backend.planning.assignment import (
     AssignmentMethods,
     PlanCache,
@@ -27,19 +25,13 @@ from neonlite.backend.planning.assignment import (
     make_plan,
     plan_arguments,
 )
-from neonlite.backend.primitives.geometry import LayerObjectMethods
-from neonlite.backend.primitives.images import ImageMethods
-from neonlite.backend.primitives.norm import NormMethods, RoiMethods
-from neonlite.backend.primitives.products import MatmulMethods
-from neonlite.backend.random import RandomMethods, RandomStreams
+from neonlite.backend.primitives import geometry, images, norm, products
 from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.meta import MetaRuntime
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import called_from, checks_arguments, integer, one_of
 from neonlite.gradcheck import check_grad
-from neonlite.name_hints import BACKEND, add_hints
-from neonlite.optree import Operand
 from neonlite.tree_structure import MAX_STRUCTURE_BYTES, structure_bytes
 from neonlite.typing import FLOAT_DTYPES, BackendBase, DTypeLike
 
@@ -215,25 +207,25 @@ class HistogramMethods(BackendBase):
 # --- the backend ---
 
 
-@add_hints(BACKEND)
+@name_hints.add_hints(name_hints.BACKEND)
 class Backend(
     BatchSizeMethods,
-    ShapeMethods,
-    CreationMethods,
-    OpMethods,
-    CustomOpMethods,
+    creation.ShapeMethods,
+    creation.CreationMethods,
+    op_methods.OpMethods,
+    custom_ops.CustomOpMethods,
     AssignmentMethods,
     RunMethods,
-    MatmulMethods,
-    ImageMethods,
-    NormMethods,
-    RoiMethods,
-    LayerObjectMethods,
-    RandomMethods,
+    products.MatmulMethods,
+    images.ImageMethods,
+    norm.NormMethods,
+    norm.RoiMethods,
+    geometry.LayerObjectMethods,
+    random.RandomMethods,
     HistogramMethods,
     ShardMethods,
-    MemoryMethods,
-    TimingMethods,
+    measure.MemoryMethods,
+    measure.TimingMethods,
     ReplayMethods,
 ):
     """Creates tensors, builds and evaluates op-trees, and runs primitives. ``gen_backend`` creates the current one.
@@ -293,7 +285,7 @@ class Backend(
             dtypes = tuple(x for x in FLOAT_DTYPES if x in self.runtime.dtypes)
             raise ValueError(f"Backend: expected one of {dtypes} as the default dtype, got {self.default_dtype_name}")
         self.compat_mode, self.deterministic = compat_mode, deterministic
-        self.streams: RandomStreams = self.runtime.random_streams(rng_seed)
+        self.streams: random.RandomStreams = self.runtime.random_streams(rng_seed)
         self.lock = FairLock()  # guards the batch size, and the buffers and weights of layers
         self.thread_bsz = BatchSize()
         self.bsz = batch_size
@@ -432,7 +424,7 @@ class Backend(
             out[:] = value
         return out
 
-    def kernel(self, *trees: Operand, out: Tensor | Sequence[Tensor] | None = None) -> str:
+    def kernel(self, *trees: optree.Operand, out: Tensor | Sequence[Tensor] | None = None) -> str:
         """Return the source of the CUDA kernels that evaluate op-trees, on any runtime, also without a GPU.
 
         Parameters

@@ -20,11 +20,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TextIO
 
-from neonlite import files
-from neonlite.backend import gen_backend
-from neonlite.backend.runtimes import info
+from neonlite import files, messages
+from neonlite.backend import gen_backend, runtimes
 from neonlite.files import check_writable, encodable, printable, same_file, write_atomic
-from neonlite.messages import did_you_mean, listed
 from neonlite.version import __version__
 
 # --- output: texts, warnings and errors, with what a terminal cannot print escaped ---
@@ -315,7 +313,7 @@ def make_optimizer(name: str, rate: float, epochs: int) -> Any:
 def run_info(args: argparse.Namespace) -> None:
     """Print versions, runtimes and installed extras."""
     say(f"neonlite {__version__}, Python {sys.version.split()[0]}, NumPy {version('numpy')}")
-    say(f"\nruntimes:\n{info()}\n\nextras:")
+    say(f"\nruntimes:\n{runtimes.info()}\n\nextras:")
     for extra, package in EXTRA_PACKAGES.items():
         try:
             status = f"yes  {package} {version(package)}"
@@ -343,7 +341,7 @@ def make_network(name: str) -> Any:
 
     if name not in MODELS:
         expected = f"a file or one of the networks {', '.join(MODELS)}"
-        raise ValueError(f"expected {expected}, got {name}.{did_you_mean(name, MODELS)}")
+        raise ValueError(f"expected {expected}, got {name}.{messages.did_you_mean(name, MODELS)}")
     return MODELS[name]()
 
 
@@ -359,7 +357,7 @@ def run_bench(args: argparse.Namespace) -> None:
     from neonlite.models import Model
     from neonlite.transforms import CrossEntropyMulti
 
-    names = [args.backend] if args.backend else [runtime.name for runtime in info() if runtime.is_usable]
+    names = [args.backend] if args.backend else [runtime.name for runtime in runtimes.info() if runtime.is_usable]
     names = [name for name in names if name != "strict" or args.backend]  # the strict runtime is slow, for debugging
     shape, n = get_input_shape(args), args.batch_size or 128
     draw = random.Random(0).random
@@ -554,7 +552,7 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
     label = target if args.task == "classify" else None
     table = read_csv(args.dataset, lambda name: None if name in ignored else "text" if name == label else "any")
     if target is None:
-        raise ValueError(f"--target: expected the column to predict, one of {listed(table.names)}, got none")
+        raise ValueError(f"--target: expected the column to predict, one of {messages.listed(table.names)}, got none")
     table.check_names(target, option="--target")
     table.check_names(*ignored, option="--ignore")
     if target in ignored:

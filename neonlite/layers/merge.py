@@ -6,21 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, cast
 
 from neonlite.autodiff import Autodiff
-from neonlite.backend import Tensor
-from neonlite.backend.objects import has_builtin_method
-from neonlite.backend.validation import check_numbers, one_of, sequence
-from neonlite.layers.buffers import (
-    Deltas,
-    LayerOutputs,
-    Operands,
-    Tensors,
-    Trees,
-    flat,
-    num_elements,
-    num_features,
-    num_steps,
-    shape_of,
-)
+from neonlite.backend import Tensor, objects, validation
+from neonlite.layers import buffers
 from neonlite.layers.container import LayerContainer, LayerLike, Sequential, as_container, flatten_layers, layer_list
 from neonlite.layers.layer import Layer, LayerInput, Terminal
 from neonlite.optree import Operand
@@ -97,7 +84,7 @@ class Broadcast(LayerContainer):
         super().allocate_layers(None, accumulate_updates)
         self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
-    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
+    def fprop(self, inputs: buffers.Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs of all branches, and return the merged outputs."""
         self._start_fprop(beta)
         branches = zip(cast(list[Any], self.layers), self.branch_inputs(inputs), strict=True)
@@ -106,7 +93,7 @@ class Broadcast(LayerContainer):
         self.can_backprop = not inference
         return self.outputs
 
-    def branch_inputs(self, inputs: Tensors) -> Sequence[Tensors]:
+    def branch_inputs(self, inputs: buffers.Tensors) -> Sequence[buffers.Tensors]:
         """Return the inputs of each branch.
 
         Parameters
@@ -116,14 +103,14 @@ class Broadcast(LayerContainer):
         """
         return [inputs] * len(self.layers)
 
-    def build_tree(self, x: Operands, training: bool) -> Trees:
+    def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
         """Return the merged op-trees of the branches."""
         inputs: Any = x
         branches = zip(self.layers, self.branch_inputs(inputs), strict=True)
         trees = [branch.build_tree(y, training) for branch, y in branches]
-        are_images = self.takes_images and has_builtin_method(type(self), "merge_trees")
+        are_images = self.takes_images and objects.has_builtin_method(type(self), "merge_trees")
         if not are_images or len({tree.shape for tree in trees}) > 1:
-            trees = [*map(flat, trees)]
+            trees = [*map(buffers.flat, trees)]
         return self.merge_trees(trees)
 
     def merge_trees(self, trees: list[Operand]) -> Operand:
@@ -143,7 +130,7 @@ class Broadcast(LayerContainer):
         self.deltas = self.sum_tensors("deltas", deltas)
         return self.deltas
 
-    def bprop_branches(self, error: Tensor) -> list[Deltas]:
+    def bprop_branches(self, error: Tensor) -> list[buffers.Deltas]:
         """Compute all gradients, and return the deltas of each branch.
 
         Parameters
@@ -228,8 +215,8 @@ class MergeBroadcast(Broadcast):
         self, layers: Iterable[LayerLike], merge: str, alphas: Sequence[float] | None = None, name: str | None = None
     ) -> None:
         super().__init__(layers, name)
-        self.merge_mode = one_of(f"{self.name}: merge", merge, MERGE_MODES)
-        self.alphas = check_numbers(f"{self.name}: alphas", alphas, len(self.layers), "branch")
+        self.merge_mode = validation.one_of(f"{self.name}: merge", merge, MERGE_MODES)
+        self.alphas = validation.check_numbers(f"{self.name}: alphas", alphas, len(self.layers), "branch")
 
     def merge_shapes(self, shapes: Sequence[LayerShape]) -> LayerShape:
         """Return the shape of the concatenated outputs."""
@@ -243,10 +230,10 @@ class MergeBroadcast(Broadcast):
             if ranks not in ({3}, {4}) or len({shape[1:] for shape in sizes}) > 1:
                 raise self.shape_error("images of the same size", "Adjust their padding.")
             return sum(shape[0] for shape in sizes), *sizes[0][1:]
-        steps = {num_steps(shape) for shape in shapes}
+        steps = {buffers.num_steps(shape) for shape in shapes}
         if len(steps) > 1:
-            return sum(map(num_elements, shapes))
-        rows = sum(num_features(shape) for shape in shapes)
+            return sum(map(buffers.num_elements, shapes))
+        rows = sum(buffers.num_features(shape) for shape in shapes)
         return rows if ranks != {2} else (rows, *steps)
 
     def merge_trees(self, trees: list[Operand]) -> Operand:
@@ -254,8 +241,10 @@ class MergeBroadcast(Broadcast):
         trees = [scale_gradient(x, alpha) for x, alpha in zip(trees, self.alphas, strict=True)]
         if self.merge_mode == "recurrent":
             return self.be.concat(trees, axis=1)
-        steps = num_steps(self.out_shape)  # outputs of different numbers of steps are features
-        columns = [x.shape[1] // num_steps(b.out_shape) * steps for x, b in zip(trees, self.layers, strict=True)]
+        steps = buffers.num_steps(self.out_shape)  # outputs of different numbers of steps are features
+        columns = [
+            x.shape[1] // buffers.num_steps(b.out_shape) * steps for x, b in zip(trees, self.layers, strict=True)
+        ]
         return self.be.concat([self.be.reshape(x, (-1, n)) for x, n in zip(trees, columns, strict=True)], axis=0)
 
 
@@ -279,7 +268,7 @@ class MergeMultistream(MergeBroadcast):
     def configure(self, in_obj: LayerInput) -> Self:
         """Infer the shapes of all branches. ValueError unless there is an input shape for each."""
         self.be = self.be
-        self.in_shape = shape_of(in_obj)
+        self.in_shape = buffers.shape_of(in_obj)
         if not isinstance(self.in_shape, list | tuple) or len(self.in_shape) != len(self.layers):
             raise ValueError(
                 f"{self.name}: expected a list of {len(self.layers)} shapes, one for each branch, "
@@ -290,10 +279,10 @@ class MergeMultistream(MergeBroadcast):
         self.infer_out_shape()
         return self
 
-    def branch_inputs(self, inputs: Tensors) -> Sequence[Tensors]:
+    def branch_inputs(self, inputs: buffers.Tensors) -> Sequence[buffers.Tensors]:
         """Return the inputs of each branch."""
         kind = f"a list of {len(self.layers)}, one for each branch,"
-        return sequence(f"{self.name}: inputs", inputs, kind, count=len(self.layers))
+        return validation.sequence(f"{self.name}: inputs", inputs, kind, count=len(self.layers))
 
     def make_zero_inputs(self) -> list[Tensor]:
         """Return inputs of the branches, filled with zeros."""
@@ -305,7 +294,7 @@ class MergeMultistream(MergeBroadcast):
 
     def bprop(  # type: ignore[override]  # deltas of several inputs
         self, error: Tensor, alpha: float = 1.0, beta: float = 0.0
-    ) -> list[Deltas]:
+    ) -> list[buffers.Deltas]:
         """Compute all gradients, and return a list of the deltas of the branches."""
         self.reject_scaling(beta, alpha)
         self.deltas = self.bprop_branches(error)
@@ -416,7 +405,7 @@ class Tree(LayerContainer):
             nodes |= {layer.name: layer for layer in branch if isinstance(layer, BranchNode)}
             branches.append(Sequential(branch))
         super().__init__(branches, name)
-        self.alphas = check_numbers(f"{self.name}: alphas", alphas, len(branches), "of trunk and branches")
+        self.alphas = validation.check_numbers(f"{self.name}: alphas", alphas, len(branches), "of trunk and branches")
 
     @property
     def error_factors(self) -> list[float]:
@@ -450,7 +439,7 @@ class Tree(LayerContainer):
             branch.needs_deltas = node.needs_deltas
             branch.set_needs_deltas()  # of the nodes in it, where the next branches start
 
-    def build_tree(self, x: Operands, training: bool) -> Trees:
+    def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
         """Return the op-trees of the trunk and of all branches."""
         at_node: dict[Layer, Any] = {}
         outputs = []
@@ -462,7 +451,7 @@ class Tree(LayerContainer):
             outputs.append(y)
         return outputs
 
-    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
+    def fprop(self, inputs: buffers.Tensors, inference: bool = False, beta: float = 0.0) -> buffers.LayerOutputs:
         """Compute the outputs of the trunk and of all branches, and return them as a list."""
         self._start_fprop(beta)
         self.outputs = []
@@ -472,7 +461,7 @@ class Tree(LayerContainer):
         self.can_backprop = not inference
         return self.outputs
 
-    def bprop(self, error: Tensors, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
+    def bprop(self, error: buffers.Tensors, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute all gradients, and return the deltas of the trunk.
 
         Parameters
@@ -483,7 +472,7 @@ class Tree(LayerContainer):
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
         kind = f"a list of {len(self.layers)}, one for each branch,"
-        errors = sequence(f"{self.name}.bprop: error", error, kind, count=len(self.layers))
+        errors = validation.sequence(f"{self.name}.bprop: error", error, kind, count=len(self.layers))
         self.set_needs_deltas()
         for node in self.nodes[1:]:
             node.branch_errors = []  # an interrupted bprop may have left some
@@ -509,11 +498,11 @@ class SingleOutputTree(Tree):
         As for ``Tree``.
     """
 
-    def build_tree(self, x: Operands, training: bool) -> Trees:
+    def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
         """Return the op-trees of trunk and branches as a list; at inference that of the trunk."""
         return super().build_tree(x, training) if training else self.branches[0].build_tree(x, training)
 
-    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
+    def fprop(self, inputs: buffers.Tensors, inference: bool = False, beta: float = 0.0) -> buffers.LayerOutputs:
         """Compute the outputs of trunk and branches as a list; at inference those of the trunk, as a tensor."""
         if not inference:
             return super().fprop(inputs, inference, beta)

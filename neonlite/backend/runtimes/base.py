@@ -12,8 +12,7 @@ import numpy as np
 
 from neonlite.backend.concurrency import parallel_for
 from neonlite.backend.measure import Allocation, DeviceMemory, MemoryTracker, OutOfMemoryError, format_bytes
-from neonlite.backend.planning import Plan
-from neonlite.backend.planning.steps import Step
+from neonlite.backend.planning import Plan, steps
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.tensor import Tensor
@@ -71,7 +70,7 @@ class ReferenceExecutor:
 
         return run
 
-    def evaluate_step(self, step: Step, values: dict[int, NativeArray]) -> NativeArray:
+    def evaluate_step(self, step: steps.Step, values: dict[int, NativeArray]) -> NativeArray:
         """Return the value of one step, with the shape and dtype of the step."""
         inputs = [x.value if isinstance(x, Constant) else values[x] for x in step.inputs]
         if step.kind == "random":
@@ -84,7 +83,7 @@ class ReferenceExecutor:
             out = (self.xp.broadcast_to if step.kind == "elementwise" else self.xp.reshape)(out, step.shape)
         return out
 
-    def operands(self, step: Step, inputs: Sequence[NativeArray]) -> list[NativeArray]:
+    def operands(self, step: steps.Step, inputs: Sequence[NativeArray]) -> list[NativeArray]:
         """Return the inputs as arrays, since array-API functions expect no Python scalars; bfloat16 as float32."""
         operands = [
             self.xp.asarray(x, dtype=self.runtime.dtype(step.compute_dtype)) if isinstance(x, int | float) else x

@@ -18,8 +18,7 @@ import numpy as np
 
 from neonlite.backend.concurrency import create_lock, parallel_for
 from neonlite.backend.planning import Plan
-from neonlite.backend.primitives import MatmulPrimitives, ReferencePrimitives
-from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
+from neonlite.backend.primitives import MatmulPrimitives, ReferencePrimitives, geometry
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes.base import Runner, Runtime
 from neonlite.backend.tensor import Tensor
@@ -526,12 +525,12 @@ def count_if_done(name: str, flops: Callable[..., int]) -> Any:
     return primitive
 
 
-def conv_flops(layer: ConvLayer, *_: object) -> int:
+def conv_flops(layer: geometry.ConvLayer, *_: object) -> int:
     """Return 2 m n k for the product that a convolution, or one of its gradients, is."""
     return 2 * layer.sizeO * layer.sizeF // layer.K
 
 
-def pool_flops(layer: PoolLayer, *_: object) -> int:
+def pool_flops(layer: geometry.PoolLayer, *_: object) -> int:
     """Return an operation for each element of each window."""
     return layer.sizeO * math.prod(layer.JTRS)
 
