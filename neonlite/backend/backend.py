@@ -17,14 +17,7 @@ from neonlite.array_namespace import Namespace
 from neonlite.backend import creation, custom_ops, measure, op_methods, random
 from neonlite.backend.batch_size import BatchSize, BatchSizeMethods, ShardMethods
 from neonlite.backend.concurrency import Cache, FairLock, clear_caches
-from neonlite.backend.planning.assignment import (
-    AssignmentMethods,
-    PlanCache,
-    RunMethods,
-    build_plan,
-    make_plan,
-    plan_arguments,
-)
+from neonlite.backend.planning import assignment
 from neonlite.backend.primitives import geometry, images, norm, products
 from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
@@ -214,8 +207,8 @@ class Backend(
     creation.CreationMethods,
     op_methods.OpMethods,
     custom_ops.CustomOpMethods,
-    AssignmentMethods,
-    RunMethods,
+    assignment.AssignmentMethods,
+    assignment.RunMethods,
     products.MatmulMethods,
     images.ImageMethods,
     norm.NormMethods,
@@ -304,7 +297,7 @@ class Backend(
         self.distributed: weakref.WeakValueDictionary[int, Tensor] = (
             weakref.WeakValueDictionary()
         )  # ``distribute_data``
-        self.plan_cache = PlanCache(self.memory_tracker)
+        self.plan_cache = assignment.PlanCache(self.memory_tracker)
         self.array_api = Namespace(self)  # not a property, so that Jupyter completes its names
 
     @classmethod
@@ -470,9 +463,9 @@ class Backend(
         """
         from neonlite.backend.runtimes.cuda.executor import CudaExecutor, plan_source
 
-        arguments = plan_arguments(self, "be.kernel", trees, out)
+        arguments = assignment.plan_arguments(self, "be.kernel", trees, out)
         # a plan that was compiled for a CPU has steps of its libraries
-        make = make_plan if isinstance(self._executor, CudaExecutor) else build_plan
+        make = assignment.make_plan if isinstance(self._executor, CudaExecutor) else assignment.build_plan
         return plan_source(make(self, *arguments))
 
     def __deepcopy__(self, memo: object) -> Backend:
