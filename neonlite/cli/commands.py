@@ -139,8 +139,7 @@ def load_data(
     ``metadata``: that of a recipe or a model, which holds the vocabulary and the time steps of a text.
     ``shrink_batch``: whether to reduce the batch size if a text has too few characters.
     """
-    from neonlite.backend import current_backend
-    from neonlite.data import DATASETS
+    from neonlite import backend, data
     from neonlite.data.datasets import load_corpus
 
     if name == "text":
@@ -152,9 +151,9 @@ def load_data(
         corpus = load_corpus(path, **options)
         if shrink_batch:
             limit = (min(map(len, corpus.texts.values())) - 1) // corpus.time_steps
-            current_backend().bsz = max(1, min(current_backend().bsz, limit))
+            backend.current_backend().bsz = max(1, min(backend.current_backend().bsz, limit))
         return corpus, *corpus.iterators()
-    dataset = DATASETS[name](path)
+    dataset = data.DATASETS[name](path)
     return dataset, *dataset.iterators(augment=augment)
 
 
@@ -324,15 +323,14 @@ def run_info(args: argparse.Namespace) -> None:
 
 def run_draw(args: argparse.Namespace) -> None:
     """Print the summary of a network."""
-    from neonlite.layers import Sequential
-    from neonlite.models import Model
+    from neonlite import layers, models
     from neonlite.models.zoo import MODELS
 
     gen_backend(args.backend, batch_size=args.batch_size or 128)
     if args.model not in MODELS and Path(args.model).is_file():
-        say(Model(args.model, weights_only=True).summary())
+        say(models.Model(args.model, weights_only=True).summary())
         return
-    say(Sequential(make_network(args.model), name=args.model).summary(get_input_shape(args)))
+    say(layers.Sequential(make_network(args.model), name=args.model).summary(get_input_shape(args)))
 
 
 def make_network(name: str) -> Any:
@@ -457,10 +455,9 @@ def split_batch(batch_size: int, rank: int, size: int) -> int:
 
 def train_on_dataset(args: argparse.Namespace, rank: int, size: int) -> None:
     """Train a network on a data set by its recipe."""
+    from neonlite import models, transforms
     from neonlite.callbacks import Callbacks
-    from neonlite.models import Model
     from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, recipe
-    from neonlite.transforms import CrossEntropyMulti
 
     name, batch_size, metadata = read_resume_file(args) if args.resume else (args.model, args.batch_size, {})
     settings = recipe(args.dataset, name)
@@ -475,13 +472,13 @@ def train_on_dataset(args: argparse.Namespace, rank: int, size: int) -> None:
     )
     be.bsz = split_batch(be.bsz, rank, size)
     if args.resume:
-        model = Model(args.resume)
+        model = models.Model(args.resume)
         optimizer, epochs = resume_optimizer(model.optimizer, args)
         run_label = str(args.resume)
     else:
         epochs = args.epochs or settings["epochs"]
         layers = (MODELS | LANGUAGE_MODELS)[settings["model"]](dataset.nclass)
-        model = Model(layers, name=f"{args.dataset}.{settings['model']}")
+        model = models.Model(layers, name=f"{args.dataset}.{settings['model']}")
         model.metadata = {"vocab": dataset.vocab, "time_steps": dataset.time_steps} if args.dataset == "text" else {}
         if args.dataset == "text" and args.data_dir:
             model.metadata["text"] = args.data_dir.name
@@ -496,7 +493,7 @@ def train_on_dataset(args: argparse.Namespace, rank: int, size: int) -> None:
     say(f"{dataset!r}; {run_label} on {be.name}")
     start = time.perf_counter()
     with print_resume_command(args):
-        model.fit(train_set, CrossEntropyMulti(), optimizer, epochs, callbacks, distributed=size > 1)
+        model.fit(train_set, transforms.CrossEntropyMulti(), optimizer, epochs, callbacks, distributed=size > 1)
     if rank:
         return
     check_finite(model, save)
@@ -710,13 +707,12 @@ def read_csv_settings(args: argparse.Namespace) -> int:
 
 def read_resume_file(args: argparse.Namespace) -> tuple[str | None, int, dict[str, Any]]:
     """Return the name of the network, the batch size and the metadata of the checkpoint to resume from."""
-    from neonlite.models.training_state import TrainingState
-    from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, RECIPES
+    from neonlite.models import training_state, zoo
 
     check_resume_options(args, "model", "optimizer", "lr", "batch_size", "seed")
-    state = TrainingState.read(args.resume)
+    state = training_state.TrainingState.read(args.resume)
     dataset, _, name = state.get_field(str, "name").rpartition(".")
-    if dataset in RECIPES and dataset != args.dataset:
+    if dataset in zoo.RECIPES and dataset != args.dataset:
         raise ValueError(
             f"{args.resume}: expected a network trained on {args.dataset}, got one trained on {dataset}. "
             f"Run: neonlite train {dataset} --resume {args.resume}"
@@ -727,7 +723,7 @@ def read_resume_file(args: argparse.Namespace) -> tuple[str | None, int, dict[st
             f"{args.resume}: expected a network trained on {args.dataset}, got one trained on a CSV file. "
             f"Run: neonlite train data.csv --resume {args.resume}"
         )
-    return name if name in MODELS | LANGUAGE_MODELS else None, batch_size, metadata
+    return name if name in zoo.MODELS | zoo.LANGUAGE_MODELS else None, batch_size, metadata
 
 
 def resume_optimizer(optimizer: Any, args: argparse.Namespace) -> tuple[Any, int]:
