@@ -12,18 +12,14 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 
-from neonlite import name_hints, optree
-from neonlite.array_namespace import Namespace
-from neonlite.backend import creation, custom_ops, measure, op_methods, random
+from neonlite import array_namespace, name_hints, optree
+from neonlite.backend import concurrency, creation, custom_ops, measure, op_methods, random, runtimes, validation
 from neonlite.backend.batch_size import BatchSize, BatchSizeMethods, ShardMethods
-from neonlite.backend.concurrency import Cache, FairLock, clear_caches
 from neonlite.backend.planning import assignment
 from neonlite.backend.primitives import geometry, images, norm, products
-from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.meta import MetaRuntime
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import called_from, checks_arguments, integer, one_of
 from neonlite.gradcheck import check_grad
 from neonlite.tree_structure import MAX_STRUCTURE_BYTES, structure_bytes
 from neonlite.typing import FLOAT_DTYPES, BackendBase, DTypeLike
@@ -140,8 +136,8 @@ class HistogramMethods(BackendBase):
         hist_offset : int
             The exponent of the first bin; initially -48.
         """
-        bins = integer("be.set_hist_buffers: hist_bins", hist_bins)
-        offset = integer("be.set_hist_buffers: hist_offset", hist_offset, -math.inf)
+        bins = validation.integer("be.set_hist_buffers: hist_bins", hist_bins)
+        offset = validation.integer("be.set_hist_buffers: hist_offset", hist_offset, -math.inf)
         self.hist_bins, self.hist_offset, self.hist_buf = bins, offset, {}
 
     def histogram(self, t: Tensor, tag: str) -> Tensor:
@@ -254,7 +250,7 @@ class Backend(
     if TYPE_CHECKING:
         __getattr__: Callable[[Never], Never]  # type: ignore[assignment, misc]  # other attributes are errors
 
-    @checks_arguments
+    @validation.checks_arguments
     def __init__(
         self,
         runtime: str | Runtime = "cpu",
@@ -265,8 +261,8 @@ class Backend(
         batch_size: int = 0,
         device_id: int = 0,
     ) -> None:
-        one_of("Backend: compat_mode", compat_mode, (None, "caffe"))
-        self.runtime: Any = load_runtime(runtime, device_id)
+        validation.one_of("Backend: compat_mode", compat_mode, (None, "caffe"))
+        self.runtime: Any = runtimes.load_runtime(runtime, device_id)
         if deterministic:
             self.runtime.make_deterministic()
         self.xp = self.runtime.xp
@@ -279,7 +275,7 @@ class Backend(
             raise ValueError(f"Backend: expected one of {dtypes} as the default dtype, got {self.default_dtype_name}")
         self.compat_mode, self.deterministic = compat_mode, deterministic
         self.streams: random.RandomStreams = self.runtime.random_streams(rng_seed)
-        self.lock = FairLock()  # guards the batch size, and the buffers and weights of layers
+        self.lock = concurrency.FairLock()  # guards the batch size, and the buffers and weights of layers
         self.thread_bsz = BatchSize()
         self.bsz = batch_size
         self.hist_buf: dict[str, Tensor] = {}
@@ -287,18 +283,18 @@ class Backend(
         _open_backends.add(self)
         self.memory_tracker = self.runtime.memory_tracker
         # the Infos of operands that passed the checks
-        self.checked_dot_infos = Cache(MAX_CHECKED_DOT_INFOS, self.memory_tracker)
+        self.checked_dot_infos = concurrency.Cache(MAX_CHECKED_DOT_INFOS, self.memory_tracker)
         self.primitives: Any = self.runtime.primitives(self.runtime)
         self._executor: Any = self.runtime.executor(self.runtime, self.primitives)
         self.graphs = self.runtime.create_graphs(self)  # captured by ``replay``; None on runtimes without graphs
-        caches = (Cache(MAX_STRUCTURE_BYTES, self.memory_tracker, structure_bytes) for _ in range(2))
+        caches = (concurrency.Cache(MAX_STRUCTURE_BYTES, self.memory_tracker, structure_bytes) for _ in range(2))
         self.structures, self.infos = caches  # of op-trees, and of tensors
         self.exported: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # to other libraries
         self.distributed: weakref.WeakValueDictionary[int, Tensor] = (
             weakref.WeakValueDictionary()
         )  # ``distribute_data``
         self.plan_cache = assignment.PlanCache(self.memory_tracker)
-        self.array_api = Namespace(self)  # not a property, so that Jupyter completes its names
+        self.array_api = array_namespace.Namespace(self)  # not a property, so that Jupyter completes its names
 
     @classmethod
     def allocate_backend(cls, /, name: str, **options: object) -> Self:
@@ -320,11 +316,11 @@ class Backend(
 
     def cleanup_backend(self) -> None:
         """Close the backend: release its plans and buffers. Its tensors can still be read."""
-        self.closed_by = self.closed_by or called_from()
+        self.closed_by = self.closed_by or validation.called_from()
         self._executor = self.primitives = None
         self.memory_tracker.clear_thread_cache()
         self.hist_buf = {}
-        clear_caches(self.memory_tracker)
+        concurrency.clear_caches(self.memory_tracker)
         self.runtime.free_unused()
 
     def __repr__(self) -> str:
@@ -341,7 +337,7 @@ class Backend(
         """The default dtype of new tensors, as a NumPy dtype."""
         return np.dtype(self.default_dtype_name)
 
-    backend_choices = staticmethod(list_runtimes)
+    backend_choices = staticmethod(runtimes.list_runtimes)
 
     @property
     def flops(self) -> int | None:

@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from neonlite import messages, name_hints
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.tree_methods import TreeMethods
 from neonlite.backend.tree_operands import ImageTreeMethods, as_indices, as_operand, build_node, check_axes, check_axis
 from neonlite.backend.validation import boolean, check_number, integer, one_of, reject_options
-from neonlite.messages import expected
-from neonlite.name_hints import hide_unknown
 from neonlite.ops import OP_TABLE, OPS, SHAPE_FN_BY_KIND, SYNONYMS, Op
 from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.typing import AxisLike, BackendBase, OperandLike
@@ -72,7 +71,7 @@ def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
     ) -> OpTreeNode | Tensor:
         return method(be, a, axis, out, keepdims, **unknown)
 
-    return hide_unknown(method if reduce_all else method_axis_1)
+    return name_hints.hide_unknown(method if reduce_all else method_axis_1)
 
 
 def _library_method(op: Op) -> Callable[..., Any]:
@@ -155,7 +154,7 @@ def _check_attribute(op: Op, a: Operand, parameter: inspect.Parameter, value: An
     try:  # of a custom op: of any type
         hash(value)
     except TypeError:
-        raise TypeError(expected(where, "a hashable value", value, "A tuple is one, a list is not.")) from None
+        raise TypeError(messages.expected(where, "a hashable value", value, "A tuple is one, a list is not.")) from None
     return value
 
 

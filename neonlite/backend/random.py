@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from neonlite.backend.concurrency import create_lock, free_after_fork
+from neonlite.backend import concurrency, validation
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import check_number, check_open
 from neonlite.tree_structure import refuse_in_trace
 from neonlite.typing import BackendBase, is_real_array
 
@@ -145,7 +144,7 @@ class RandomStreams:
     def __init__(self, seed: int | None = None, parallel_for: ParallelFor | None = None) -> None:
         self.seed = _check_seed(seed)
         self._parallel_for = parallel_for
-        self._lock = create_lock()
+        self._lock = concurrency.create_lock()
         self._thread_cache = threading.local()
         self._blocks = dict.fromkeys(PURPOSES, 0)
         self._host: np.random.RandomState | None = None
@@ -401,7 +400,7 @@ class RandomStreams:
     def _make_host(self) -> np.random.RandomState:
         if self._host is None:
             generator = philox(self.seed, _HOST_KEY, 1)
-            free_after_fork(generator.lock)
+            concurrency.free_after_fork(generator.lock)
             self._host = np.random.RandomState(generator)
         return self._host
 
@@ -499,7 +498,7 @@ class RandomStreams:
 
 def mask_threshold(keep: float) -> int:
     """Return the threshold below which a 32-bit word gives a one in a mask; an error for an invalid fraction."""
-    check_number("mask: keep", keep, 0, at_most=1)
+    validation.check_number("mask: keep", keep, 0, at_most=1)
     return math.ceil(float(keep) * 2.0**32)  # exact; every 32-bit word is below 2**32
 
 
@@ -666,7 +665,7 @@ class RandomMethods(BackendBase):
         keepthresh : float
             The probability of a one, from 0 to 1; default 0.5.
         """
-        check_open(self)
+        validation.check_open(self)
         mask_threshold(keepthresh)  # raises an error before the old values of the tensor are dropped
         self.runtime.fill_mask(self.streams, out, keepthresh)
 
@@ -682,5 +681,5 @@ class RandomMethods(BackendBase):
         stdv : float
             The standard deviation; default 1.
         """
-        check_open(self)
+        validation.check_open(self)
         self.runtime.fill_normal(self.streams, ary, mean, stdv)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, cast
 
+from neonlite import optree, typing
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor, objects, validation
 from neonlite.layers import buffers
 from neonlite.layers.container import LayerContainer, LayerLike, Sequential, as_container, flatten_layers, layer_list
 from neonlite.layers.layer import Layer, LayerInput, Terminal
-from neonlite.optree import Operand
-from neonlite.typing import LayerShape, LayerShapes
 
 MERGE_MODES = ("recurrent", "depth", "stack")
 
 
-def scale_gradient(x: Operand, alpha: float) -> Operand:
+def scale_gradient(x: optree.Operand, alpha: float) -> optree.Operand:
     """Return x, with its gradient multiplied by alpha."""
     if alpha == 1:
         return x
@@ -54,7 +53,7 @@ class Broadcast(LayerContainer):
         """Set the output shape. ValueError if the outputs of the branches cannot be merged."""
         self.out_shape = self.merge_shapes([branch.out_shape for branch in self.layers])
 
-    def merge_shapes(self, shapes: Sequence[LayerShape]) -> LayerShape:
+    def merge_shapes(self, shapes: Sequence[typing.LayerShape]) -> typing.LayerShape:
         """Return the shape of the merged outputs.
 
         Parameters
@@ -113,7 +112,7 @@ class Broadcast(LayerContainer):
             trees = [*map(buffers.flat, trees)]
         return self.merge_trees(trees)
 
-    def merge_trees(self, trees: list[Operand]) -> Operand:
+    def merge_trees(self, trees: list[optree.Operand]) -> optree.Operand:
         """Return the merged outputs as an op-tree.
 
         Parameters
@@ -168,13 +167,13 @@ class MergeSum(Broadcast):
 
     takes_images = True
 
-    def merge_shapes(self, shapes: Sequence[LayerShape]) -> LayerShape:
+    def merge_shapes(self, shapes: Sequence[typing.LayerShape]) -> typing.LayerShape:
         """Return the common shape of the branches."""
         if any(shape != shapes[0] for shape in shapes):
             raise self.shape_error("outputs of the same shape", "A 1 x 1 Conv or a Linear changes the shape.")
         return shapes[0]
 
-    def merge_trees(self, trees: list[Operand]) -> Operand:
+    def merge_trees(self, trees: list[optree.Operand]) -> optree.Operand:
         """Return the sum."""
         return sum(trees[1:], trees[0])
 
@@ -218,7 +217,7 @@ class MergeBroadcast(Broadcast):
         self.merge_mode = validation.one_of(f"{self.name}: merge", merge, MERGE_MODES)
         self.alphas = validation.check_numbers(f"{self.name}: alphas", alphas, len(self.layers), "branch")
 
-    def merge_shapes(self, shapes: Sequence[LayerShape]) -> LayerShape:
+    def merge_shapes(self, shapes: Sequence[typing.LayerShape]) -> typing.LayerShape:
         """Return the shape of the concatenated outputs."""
         ranks = {len(shape) if isinstance(shape, tuple) else 1 for shape in shapes}
         sizes: Sequence[Any] = shapes
@@ -236,7 +235,7 @@ class MergeBroadcast(Broadcast):
         rows = sum(buffers.num_features(shape) for shape in shapes)
         return rows if ranks != {2} else (rows, *steps)
 
-    def merge_trees(self, trees: list[Operand]) -> Operand:
+    def merge_trees(self, trees: list[optree.Operand]) -> optree.Operand:
         """Return the concatenated outputs."""
         trees = [scale_gradient(x, alpha) for x, alpha in zip(trees, self.alphas, strict=True)]
         if self.merge_mode == "recurrent":
@@ -288,7 +287,7 @@ class MergeMultistream(MergeBroadcast):
         """Return inputs of the branches, filled with zeros."""
         return [branch.make_zero_inputs() for branch in cast(list[Any], self.layers)]
 
-    def shape_for_seq_len(self, S: int) -> LayerShapes:
+    def shape_for_seq_len(self, S: int) -> typing.LayerShapes:
         """Return the shapes of all inputs with S time steps."""
         return [branch.shape_for_seq_len(S) for branch in self.layers]
 
@@ -311,7 +310,7 @@ class IdentityNode(Layer):
         self.out_shape = self.in_shape
         return self
 
-    def formula(self, x: Tensor) -> Operand:
+    def formula(self, x: Tensor) -> optree.Operand:
         """Return x."""
         return x
 

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite import messages, typing
-from neonlite.backend import batch_size, validation
-from neonlite.backend.concurrency import defers_interrupt, exclusive, raise_interrupt
+from neonlite.backend import batch_size, concurrency, validation
 from neonlite.backend.tensor import OneElement
 from neonlite.backend.transaction import atomic, on_failure
 from neonlite.callbacks.callback import check_dataset
@@ -96,8 +95,8 @@ class MetricValues(OneElement):
 class EvaluationMethods(base.ModelBase):
     """Metrics, the cost and the outputs of a model for a data set."""
 
-    @defers_interrupt
-    @exclusive
+    @concurrency.defers_interrupt
+    @concurrency.exclusive
     def eval(
         self,
         dataset: NervanaDataIterator | None = None,
@@ -154,8 +153,8 @@ class EvaluationMethods(base.ModelBase):
         values = map_outputs(self, dataset, evaluate)
         return MetricValues.of(mean_over_rows(gather(self, dataset, values)), metric)
 
-    @defers_interrupt
-    @exclusive
+    @concurrency.defers_interrupt
+    @concurrency.exclusive
     def eval_cost(self, dataset: NervanaDataIterator) -> float:
         """Return the mean cost over the rows of a data set. Each row counts once.
 
@@ -189,8 +188,8 @@ class EvaluationMethods(base.ModelBase):
 
         return float(mean_over_rows(gather(self, dataset, map_outputs(self, dataset, evaluate))))
 
-    @defers_interrupt
-    @exclusive
+    @concurrency.defers_interrupt
+    @concurrency.exclusive
     def get_outputs(self, dataset: NervanaDataIterator) -> NDArray[Any]:
         """Return the outputs of the network for a data set; ``predict`` returns numbers in the units of ``fit(X, y)``.
 
@@ -208,8 +207,8 @@ class EvaluationMethods(base.ModelBase):
         outputs = np.concatenate(gather(self, dataset, parts))
         return outputs if outputs.ndim == 2 else outputs.transpose(0, 2, 1)
 
-    @defers_interrupt
-    @exclusive
+    @concurrency.defers_interrupt
+    @concurrency.exclusive
     def get_outputs_beam(
         self, dataset: NervanaDataIterator, num_beams: int = 0, steps: int | None = None
     ) -> NDArray[np.int64]:
@@ -261,7 +260,7 @@ def map_minibatches(
     remaining, be = num_rows, network.be
     is_sharded = isinstance(minibatches, iterator.ResumableIterator)
     for x, t in minibatches:
-        raise_interrupt()
+        concurrency.raise_interrupt()
         if remaining <= 0:
             break
         width = network.num_samples(x) if (x[0] if isinstance(x, list | tuple) else x).shape[1] else 0
@@ -403,7 +402,7 @@ class Benchmark:
     def __repr__(self) -> str:
         return f"Benchmark({self.model.name!r}, time_layers={self.time_layers})"
 
-    @exclusive
+    @concurrency.exclusive
     @validation.checks_arguments
     def time(
         self,

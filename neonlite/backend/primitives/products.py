@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from neonlite import optree, typing
 from neonlite.backend.primitives import geometry
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_open, check_shape, ignore_fp_errors, restore_fp_errors
 from neonlite.messages import describe
-from neonlite.optree import Operand
-from neonlite.typing import HALF_DTYPES, BackendBase
 
 
-class MatmulMethods(BackendBase):
+class MatmulMethods(typing.BackendBase):
     """The methods of ``Backend`` for matrix products and what they consist of."""
 
     def compound_dot(
@@ -182,7 +181,7 @@ class MatmulMethods(BackendBase):
         nout: int,
         num_steps: int,
         num_used_steps: int | None,
-        activation: Callable[[Tensor], Operand],
+        activation: Callable[[Tensor], optree.Operand],
         reverse: bool = False,
     ) -> None:
         """Run the steps of a recurrent layer: ``h[t] = activation(W_recur h_prev[t] + h_ff[t] + bias)``.
@@ -320,7 +319,7 @@ class MatmulMethods(BackendBase):
             )
         if error_t is not None:
             check_shape("be.compound_bprop_lut: error_t", error_t, (num_tokens, dim), " = (nin * N, dim)")
-        token_ids: Operand = geometry.as_contiguous(self, inputs).reshape(-1, 1)
+        token_ids: optree.Operand = geometry.as_contiguous(self, inputs).reshape(-1, 1)
         if "int" not in token_ids.info.dtype:
             token_ids = self.astype(token_ids, "int32")
         errors = error.T if pad_idx is None else self.where(token_ids == pad_idx, 0, error.T)
@@ -333,7 +332,7 @@ class MatmulMethods(BackendBase):
 
 
 def _checked_dot(
-    be: BackendBase,
+    be: typing.BackendBase,
     name: str,
     A: Tensor,
     B: Tensor,
@@ -356,14 +355,14 @@ def _checked_dot(
         geometry.check_same_dtype(name, A=A, B=B, C=C)
         be.checked_dot_infos.add(infos, True)
     is_plain = type(alpha) is type(beta) is float and not relu and bsum is None  # as in a Linear layer
-    if is_plain and A.allocation is not C.allocation is not B.allocation and C.info.dtype not in HALF_DTYPES:
+    if is_plain and A.allocation is not C.allocation is not B.allocation and C.info.dtype not in typing.HALF_DTYPES:
         _gemm(be, A, B, C, alpha, beta)
         return C
     return _dot_with_epilogue(be, name, A, B, C, alpha, beta, relu, bsum)
 
 
 def _dot_with_epilogue(
-    be: BackendBase,
+    be: typing.BackendBase,
     name: str,
     A: Tensor,
     B: Tensor,
@@ -396,11 +395,11 @@ def _dot_with_epilogue(
     return C
 
 
-def _to_compute_dtype(be: BackendBase, t: Tensor) -> Tensor:
+def _to_compute_dtype(be: typing.BackendBase, t: Tensor) -> Tensor:
     return t if geometry.compute_dtype(be, t.info.dtype) == t.info.dtype else geometry.as_contiguous(be, t)
 
 
-def _gemm(be: BackendBase, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float) -> None:
+def _gemm(be: typing.BackendBase, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float) -> None:
     multiply = be.primitives.batch_reduce_gemm if A.ndim == B.ndim == 3 and C.ndim == 2 else be.primitives.gemm
     arrays = A._array, B._array, C._array
     state = ignore_fp_errors()
@@ -426,13 +425,13 @@ def _check_columns(name: str, matrix: Tensor, **columns: Tensor) -> None:
 class HasBprop(Protocol):
     """An activation: it returns its derivative, as a function of its outputs."""
 
-    def bprop(self, y: Tensor) -> Operand:
+    def bprop(self, y: Tensor) -> optree.Operand:
         """Return the derivative."""
         ...
 
 
 def _check_steps(
-    be: BackendBase,
+    be: typing.BackendBase,
     name: str,
     W: Tensor,
     nout: int,

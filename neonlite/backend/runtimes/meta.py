@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
+from neonlite.backend import random, validation
 from neonlite.backend.concurrency import create_lock, parallel_for
 from neonlite.backend.planning import Plan
 from neonlite.backend.primitives import MatmulPrimitives, ReferencePrimitives, geometry
-from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes.base import Runner, Runtime
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import IgnoreFPErrors
 from neonlite.messages import describe
 from neonlite.typing import AxisLike, BackendBase, NativeArray, NumPyArray, ShapeLike
 
@@ -226,7 +225,7 @@ def elementwise_rule(function: Callable[..., Any]) -> Callable[..., MetaArray]:
     """Return the rule of an elementwise function."""
 
     def run(meta: MetaArray, *inputs: NativeArray, **options: Any) -> MetaArray:
-        with IgnoreFPErrors():
+        with validation.IgnoreFPErrors():
             element = function(*map(sample_element, inputs), **{name: sample_element(x) for name, x in options.items()})
         shapes = {x.shape for x in inputs if isinstance(x, MetaArray | np.ndarray)}
         result = meta.new_like(shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes), element)
@@ -251,7 +250,7 @@ def reduction_rule(function: Callable[..., Any]) -> Callable[..., Any]:
         meta.count.add(x.size)
         axes = range(x.ndim) if axis is None else [a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,))]
         shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
-        with IgnoreFPErrors():
+        with validation.IgnoreFPErrors():
             return meta.new_like(shape, function(sample_element(x), **options)) if out is None else out
 
     return run
@@ -433,11 +432,11 @@ class MetaRuntime(Runtime):
         """Return an array of that many bytes without memory."""
         return np.broadcast_to(np.uint8(0), nbytes)
 
-    def random_streams(self, seed: int | None) -> RandomStreams:
+    def random_streams(self, seed: int | None) -> random.RandomStreams:
         """Return random streams that compute no numbers for tensors."""
         return MetaStreams(seed, self.count)
 
-    def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
+    def fill_mask(self, streams: random.RandomStreams, out: Tensor, keep: float) -> None:
         """Check the arguments and advance the stream."""
         streams.mask("masks", out._array, keep)
 
@@ -550,7 +549,7 @@ class MetaPrimitives(ReferencePrimitives):
     recurrent_bprop = count_as("recurrent_bprop", lambda shape, *_: 2 * shape.flops)
 
 
-class MetaStreams(RandomStreams):
+class MetaStreams(random.RandomStreams):
     """Random streams that advance as usual, but compute no numbers for tensors."""
 
     def __init__(self, seed: int | None, count: FlopCounter) -> None:
