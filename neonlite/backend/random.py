@@ -9,6 +9,7 @@ import os
 import reprlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -71,17 +72,9 @@ def _as_words32(words: Words) -> NDArray[np.uint32]:
     return words.astype("<u8", copy=False).view("<u4").astype(np.uint32, copy=False)
 
 
-def _to_uniform_bfloat16(words: Words) -> NDArray[Any]:
-    return (_as_words32(words) >> 24).view(np.int32).astype(np.float32) * np.float32(2.0**-8)
-
-
-def _to_uniform_float16(words: Words) -> NDArray[Any]:
-    return (_as_words32(words) >> 21).view(np.int32).astype(np.float32) * np.float32(2.0**-11)
-
-
-def _to_uniform_float32(words: Words) -> NDArray[Any]:
+def _to_uniform32(bits: int, words: Words) -> NDArray[Any]:
     # CPUs have vector instructions from int32 to float32, but not from uint32
-    return (_as_words32(words) >> 8).view(np.int32).astype(np.float32) * np.float32(2.0**-24)
+    return (_as_words32(words) >> (32 - bits)).view(np.int32).astype(np.float32) * np.float32(2.0**-bits)
 
 
 def _to_uniform_float64(words: Words) -> NDArray[Any]:
@@ -89,9 +82,9 @@ def _to_uniform_float64(words: Words) -> NDArray[Any]:
 
 
 _UNIFORM: dict[str, tuple[int, Callable[[Words], NDArray[Any]]]] = {
-    "float16": (8, _to_uniform_float16),
-    "bfloat16": (8, _to_uniform_bfloat16),
-    "float32": (8, _to_uniform_float32),
+    "float16": (8, partial(_to_uniform32, 11)),
+    "bfloat16": (8, partial(_to_uniform32, 8)),
+    "float32": (8, partial(_to_uniform32, 24)),
     "float64": (4, _to_uniform_float64),
 }
 """dtype -> (values per block, function from words to values)."""

@@ -170,6 +170,7 @@ class Communicator:
         Tensor or numpy.ndarray
             The buffer.
         """
+        self.broadcast_parts([(buffer, root)])
         return buffer
 
     def broadcast_parts(self, parts: Sequence[tuple[Tensor | NDArray[Any], int]]) -> None:
@@ -332,10 +333,6 @@ class MPICommunicator(Communicator):
         self.comm.Allgather(total.astype(sent, copy=False).view(raw), padded.view(raw))
         values[:] = padded.reshape(-1)[: values.size]
 
-    def broadcast(self, buffer: Buffer, root: int = 0) -> Buffer:
-        self.broadcast_parts([(buffer, root)])
-        return buffer
-
     def broadcast_parts(self, parts: Sequence[tuple[Tensor | NDArray[Any], int]]) -> None:
         with self.monitor.waiting("broadcast"), ExitStack() as stack:
             arrays = [(stack.enter_context(host_array(buffer)), root) for buffer, root in parts]
@@ -430,10 +427,6 @@ class NcclCommunicator(MPICommunicator):
         if self.has_started:
             self._wait(self.stream, sys.modules["cupy"].cuda.get_current_stream())
             self.has_started = False
-
-    def broadcast(self, buffer: Buffer, root: int = 0) -> Buffer:
-        self.broadcast_parts([(buffer, root)])
-        return buffer
 
     def broadcast_parts(self, parts: Sequence[tuple[Tensor | NDArray[Any], int]]) -> None:
         if not all(self.is_asynchronous(buffer) for buffer, _ in parts):

@@ -556,6 +556,12 @@ class MetaStreams(random.RandomStreams):
         self.count = count
         super().__init__(seed, parallel_for)
 
+    def _new_array(self, purpose: str, shape: ShapeLike, dtype: DTypeLike, per_block: int) -> MetaArray:
+        """Return a meta array and reserve its blocks."""
+        array = make_meta_array(shape, np.dtype(dtype), self.count)
+        self._reserve_blocks(purpose, -(-array.size // per_block))
+        return array
+
     def uniform(
         self,
         purpose: str,
@@ -566,21 +572,14 @@ class MetaStreams(random.RandomStreams):
         """Return a meta array and reserve its blocks; fill a NumPy array as usual."""
         if out is not None or shape is None:
             return super().uniform(purpose, shape, dtype, out)
-        array = make_meta_array(shape, super().uniform(purpose, 0, dtype).dtype, self.count)
-        self._reserve_blocks(purpose, -(-array.size // (4 if array.itemsize == 8 else 8)))
-        return array
+        dtype = super().uniform(purpose, 0, dtype).dtype
+        return self._new_array(purpose, shape, dtype, 4 if dtype == np.float64 else 8)
 
     def words(self, purpose: str, shape: Any, dtype: str = "uint64") -> NativeArray:
-        """Return a meta array and reserve its blocks."""
-        array = make_meta_array(shape, np.dtype(dtype), self.count)
-        self._reserve_blocks(purpose, -(-array.size // 4))
-        return array
+        return self._new_array(purpose, shape, dtype, 4)
 
     def new_mask(self, purpose: str, shape: Any, keep: float, dtype: str) -> NativeArray:
-        """Return a meta array and reserve its blocks."""
-        array = make_meta_array(shape, np.dtype(np.float64 if dtype == "float64" else np.float32), self.count)
-        self._reserve_blocks(purpose, -(-array.size // 8))
-        return array
+        return self._new_array(purpose, shape, "float64" if dtype == "float64" else "float32", 8)
 
     def normal(
         self,
@@ -592,9 +591,7 @@ class MetaStreams(random.RandomStreams):
         """Return a meta array and reserve its blocks; fill a NumPy array as usual."""
         if out is not None or shape is None:
             return super().normal(purpose, shape, dtype, out)
-        array = make_meta_array(shape, super().normal(purpose, 0, dtype).dtype, self.count)
-        self._reserve_blocks(purpose, -(-array.size // 4))
-        return array
+        return self._new_array(purpose, shape, super().normal(purpose, 0, dtype).dtype, 4)
 
     def mask(self, purpose: str, out: NativeArray, keep: float) -> NativeArray:
         """Check the arguments and reserve the blocks of a mask."""
