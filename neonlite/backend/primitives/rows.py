@@ -226,10 +226,10 @@ def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveC
     function: Callable[..., None]
     if v in plan.reordered:
         C, rows, function = step.shape[-1], rows_shape(step.shape), primitives.batch_norm
-        shapes: list[Any] = [rows, (1, C), (1, C), rows, (1, C), (1, C)]
+        shapes: list[Any] = [rows, *[(1, C)] * (len(inputs) - 1), rows, (1, C), (1, C)]
     else:
         rows, function = matrix_shape(step.shape, attrs.pop("rank")), primitives.row_norm
-        C, shapes = rows[0], [rows, rows, rows[:1], rows[:1]]
+        C, shapes = rows[0], [rows, *[rows[1:]] * (len(inputs) - 1), rows, rows[:1], rows[:1]]
 
     def run(x: NativeArray, *arrays: NativeArray) -> None:
         x = contiguous_copy(primitives, 0, x) if is_strided else x
@@ -506,8 +506,8 @@ def prefers_layout(primitives: ReferencePrimitives, plan: Plan, v: int, is_read:
 class Formula(NamedTuple):
     """A formula of a plan that a primitive computes: its operands, and its results with their ops, the main one first.
 
-    ``parameters``: gamma and beta of a norm of rows, by which further steps scale and shift the main result. Those of
-    images in NHWC are operands of the primitive.
+    ``parameters``: numbers for each row by which further steps scale and shift the normalized rows. Those of images in
+    NHWC, and of each element of a row, are operands of the primitive.
     """
 
     operands: tuple[int, ...]
@@ -640,8 +640,26 @@ def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formul
     if not statistics or rank is None or not primitives.computes_row_norm(matrix_shape(step.shape, rank), eps):
         return None
     mean, variance = statistics
-    results = {v: NORMALIZED, mean: MEANS, variance: VARIANCES}
-    return Formula((x,), results, {"rank": rank, "eps": eps}, tuple(parameters))
+    main, scale = (v, ()) if parameters else find_row_scale(plan, v, rank)
+    results = {main: NORMALIZED, mean: MEANS, variance: VARIANCES}
+    return Formula((x, *scale), results, {"rank": rank, "eps": eps}, tuple(parameters))
+
+
+def find_row_scale(plan: Plan, v: int, rank: int) -> tuple[int, tuple[int, ...]]:
+    """Return ``gamma z + beta`` of rows z that nothing else reads, with gamma and beta of a row each; else z alone."""
+    main, scale, shape = v, list[int](), plan.shape(v)
+    for name in ("mul", "add"):
+        reader = None if main in plan.outputs else find_reader(plan, main)
+        others: Any = [x for x in plan.step_of(reader).inputs if x != main] if reader is not None else ()
+        if len(others) != 1 or not isinstance(others[0], int) or others[0] >= len(plan.leaves):
+            return v, ()
+        (p,), step = others, plan.step_of(cast("int", reader))
+        of_row = (1,) * rank + shape[rank:]
+        is_alike = (1,) * (len(shape) - len(plan.shape(p))) + plan.shape(p) == of_row and plan.is_contiguous(p)
+        if not is_alike or (step.op.name, step.shape) != (name, shape) or {plan.dtype(p), step.dtype} != {"float32"}:
+            return v, ()
+        main, scale = cast("int", reader), [*scale, p]
+    return main, tuple(scale)
 
 
 def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -663,18 +681,18 @@ def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Form
 def find_conv_bias(plan: Plan, v: int) -> Formula | None:
     """Return the sum of a convolution and a bias, or max(., 0) of it, of which nothing else is read."""
     step = plan.step_of(v)
-    readers = [u for u, reader in plan.numbered_steps if v in reader.inputs]
-    if step.op.name != "conv" or v in plan.outputs or len(readers) != 1:
+    reader = find_reader(plan, v)
+    if step.op.name != "conv" or v in plan.outputs or reader is None:
         return None
-    total = plan.step_of(readers[0])
+    total = plan.step_of(reader)
     others: Any = [x for x in total.inputs if x != v]
     K = step.shape[0]
     if total.op.name != "add" or len(others) != 1 or plan.dtype(others[0]) != step.dtype or total.dtype != step.dtype:
         return None
     if plan.shape(others[0]) != (K,) + (1,) * (len(step.shape) - 1):
         return None
-    relu = find_relu(plan, readers[0])
-    result = {readers[0]: CONV_BIAS} if relu is None else {relu: CONV_BIAS_RELU}
+    relu = find_relu(plan, reader)
+    result = {reader: CONV_BIAS} if relu is None else {relu: CONV_BIAS_RELU}
     return Formula((*step.inputs, *others), result, step.attrs)  # type: ignore[arg-type]
 
 
@@ -707,11 +725,15 @@ def matrix_shape(shape: Shape, rank: int) -> Shape:
 
 def find_relu(plan: Plan, v: int) -> int | None:
     """Return ``max(., 0)`` of a value that nothing else reads; else None."""
+    reader = None if v in plan.outputs else find_reader(plan, v)
+    step = None if reader is None else plan.step_of(reader)
+    return reader if step is not None and (step.op.name, step.inputs) == ("maximum", (v, Constant(0))) else None
+
+
+def find_reader(plan: Plan, v: int) -> int | None:
+    """Return the step that reads a value, if there is only one."""
     readers = [u for u, step in plan.numbered_steps if v in step.inputs]
-    if v in plan.outputs or len(readers) != 1:
-        return None
-    reader = plan.step_of(readers[0])
-    return readers[0] if (reader.op.name, reader.inputs) == ("maximum", (v, Constant(0))) else None
+    return readers[0] if len(readers) == 1 else None
 
 
 def formula_values(plan: Plan, v: int, operands: Collection[int]) -> list[int]:

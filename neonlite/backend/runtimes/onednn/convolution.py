@@ -739,16 +739,19 @@ class OneDNNBatchNorm(OneDNNConvolution):
         """Return whether oneDNN has fast primitives that are precise."""
         if rows[1] > MAX_ROW_TERMS:
             return False
-        factories = create_row_norm, create_row_norm_backward
-        return all(self._get_cached(factory, rows, eps) is not None for factory in factories)
+        forward = self._get_cached(create_row_norm, rows, eps, False)
+        return forward is not None and self._get_cached(create_row_norm_backward, rows, eps) is not None
 
-    def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
-        """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""
-        primitive = self._get_cached(create_row_norm, x.shape, eps)
+    def row_norm(self, x: Array, *arrays: Array, eps: float) -> None:
+        """Compute rows ``y = gamma (x - mean) / sqrt(variance + eps) + beta``, and the statistics of each.
+
+        ``arrays``: gamma and beta, of the size of a row, or neither; then y, and mean and variance of each row.
+        """
+        primitive = self._get_cached(create_row_norm, x.shape, eps, len(arrays) == 5)
         if not self.runtime.has_values:
             return
-        check_writeable(y, mean, variance)
-        self._execute(primitive, (x, mean, variance, y))
+        check_writeable(*arrays[-3:])
+        self._execute(primitive, (x, *arrays))
 
     def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, dx: Array, *, eps: float) -> None:
         """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
@@ -861,18 +864,23 @@ def create_softmax_backward(library: dnnl.Library, rows: tuple[int, int]) -> dnn
     return dnnl.Primitive(library, library.primitive_desc("softmax_backward", *args), descs)
 
 
-def row_norm_desc(library: dnnl.Library, matrix: dnnl.MemoryDesc, column: dnnl.MemoryDesc, eps: float) -> dnnl.Handle:
+def row_norm_desc(
+    library: dnnl.Library, matrix: dnnl.MemoryDesc, column: dnnl.MemoryDesc, eps: float, flags: int = 0
+) -> dnnl.Handle:
     """Return the primitive descriptor of the normalization of rows."""
     handles = matrix.handle, matrix.handle, column.handle
-    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(0), library.default_attr
+    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(flags), library.default_attr
     return library.primitive_desc("layer_normalization_forward", *args)
 
 
-def create_row_norm(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:
-    """Create the normalization of rows, with the arguments rows, means, variances and result."""
+def create_row_norm(library: dnnl.Library, rows: tuple[int, int], eps: float, is_scaled: bool) -> dnnl.Primitive:
+    """Create the normalization of rows, with the arguments rows, gamma and beta or neither, result, statistics."""
     matrix, column = library.memory_desc(rows, (rows[1], 1)), library.memory_desc(rows[:1], (1,))
-    descs = {dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column, dnnl.ARG_DST: matrix}
-    return dnnl.Primitive(library, row_norm_desc(library, matrix, column, eps), descs)
+    row = library.memory_desc(rows[1:], (1,))
+    scale = {ARG_SCALE: row, ARG_SHIFT: row} if is_scaled else {}
+    descs = {dnnl.ARG_SRC: matrix, **scale, dnnl.ARG_DST: matrix, ARG_MEAN: column, ARG_VARIANCE: column}
+    desc = row_norm_desc(library, matrix, column, eps, (USE_SCALE | USE_SHIFT) * is_scaled)
+    return dnnl.Primitive(library, desc, descs)
 
 
 def create_row_norm_backward(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:

@@ -243,6 +243,43 @@ def test_a_gamma_that_is_computed_scales_the_rows(cpu: Backend) -> None:
     np.testing.assert_allclose(tree.get(), expected, rtol=1e-5, atol=1e-5)
 
 
+ROW_SCALES: dict[str, tuple[Callable[..., Any], bool]] = {
+    "layer norm": (lambda be, x, z, g, b: be.layer_norm(x, g, b, axis=-1), True),
+    "other orders": (lambda be, x, z, g, b: b + g * z, True),
+    "its mean is read, too": (lambda be, x, z, g, b: [z * g + b, be.mean(x, axis=-1)], True),
+    "a gain alone": (lambda be, x, z, g, b: z * g, False),
+    "a difference": (lambda be, x, z, g, b: z * g - b, False),
+    "one number": (lambda be, x, z, g, b: z * 3 + b, False),
+    "gamma twice": (lambda be, x, z, g, b: z * g + z * g * b, False),
+    "rows that are read, too": (lambda be, x, z, g, b: [z * g + b, z], False),
+    "a gain that is read, too": (lambda be, x, z, g, b: [z * g + b, z * g], False),
+    "a computed gamma": (lambda be, x, z, g, b: z * be.exp(g) + b, False),
+    "a beta of each element": (lambda be, x, z, g, b: z * g + x, False),
+    "a beta of each row": (lambda be, x, z, g, b: z * g + x[..., :1], False),
+}
+
+
+@pytest.mark.parametrize("shape", [(6, 50), (2, 3, 20)], ids=str)
+@pytest.mark.parametrize("name", ROW_SCALES)
+def test_gamma_and_beta_of_each_element_of_a_row_are_those_of_the_primitive(
+    cpu: Backend, name: str, shape: tuple[int, ...]
+) -> None:
+    formula, is_one_step = ROW_SCALES[name]
+    found = []
+    for dtype in ("float32", "float64"):
+        row = (1,) * (len(shape) - 1) + shape[-1:]
+        x, g, b = (cpu.array(RNG(n).normal(2, 1, size), dtype=dtype) for n, size in enumerate((shape, row, row)))
+        trees = formula(cpu, x, cpu.normalize(x, axis=-1, eps=1e-5), g, b)
+        trees = trees if isinstance(trees, list) else [trees]
+        ops = ops_of(cpu.plan(*trees))
+        assert (NORMALIZED in ops and not {op.name for op in ops} & {"mul", "add"}) == (
+            is_one_step and dtype == "float32"
+        )
+        found.append([t.get() for t in cpu.evaluate(trees)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
 def test_statistics_may_be_the_parameters_of_a_norm(cpu: Backend) -> None:
     x = cpu.array(RNG(0).normal(size=(6, 50)))
     mean = cpu.mean(x, axis=1)
