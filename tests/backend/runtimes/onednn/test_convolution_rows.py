@@ -252,6 +252,7 @@ ROW_SCALES: dict[str, tuple[Callable[..., Any], bool]] = {
     "one number": (lambda be, x, z, g, b: z * 3 + b, False),
     "gamma twice": (lambda be, x, z, g, b: z * g + z * g * b, False),
     "rows that are read, too": (lambda be, x, z, g, b: [z * g + b, z], False),
+    "rows with two readers": (lambda be, x, z, g, b: [z * g + b, be.exp(z)], False),
     "a gain that is read, too": (lambda be, x, z, g, b: [z * g + b, z * g], False),
     "a computed gamma": (lambda be, x, z, g, b: z * be.exp(g) + b, False),
     "a beta of each element": (lambda be, x, z, g, b: z * g + x, False),
