@@ -37,6 +37,7 @@ FUNCTIONS = [name for name in primitives.FUNCTIONS if name != "attention"]
 NETWORKS = ("lenet", "cifar", "resnet", "char lstm", "char transformer")
 WITHOUT_ONEDNN = ("lenet", "cifar", "char lstm")  # those with a goal for the plain install
 
+OTHERS = ("einsum", "take", "copyto", "concatenate")  # of NumPy, called by name
 spent = dict.fromkeys(PARTS, 0.0)  # seconds
 depth = 0  # of functions that are timed, of which the outermost counts
 
@@ -66,9 +67,11 @@ class Timed:
 @contextmanager
 def timed() -> Iterator[None]:
     """Replace the functions of the libraries; plans that are made inside call those that are timed."""
-    library, sgemm, matmul, ufuncs = bindings.get_library(), products.get_sgemm, np.matmul, dict(templates.UFUNCS)
+    library, sgemm, ufuncs = bindings.get_library(), products.get_sgemm, dict(templates.UFUNCS)
+    called = {name: getattr(np, name) for name in ("matmul", *OTHERS)}
     templates.UFUNCS.update({name: Timed(f, "NumPy") for name, f in ufuncs.items()})
-    np.matmul = Timed(matmul, "products")
+    for name, f in called.items():
+        setattr(np, name, Timed(f, "products" if name == "matmul" else "NumPy"))
     if library is not None:
         execute, library.execute = library.execute, Timed(library.execute, "oneDNN")
         products.get_sgemm = lambda of: Timed(sgemm(of), "oneDNN")
@@ -76,7 +79,9 @@ def timed() -> Iterator[None]:
         yield
     finally:
         templates.UFUNCS.update(ufuncs)
-        np.matmul, products.get_sgemm = matmul, sgemm
+        products.get_sgemm = sgemm
+        for name, f in called.items():
+            setattr(np, name, f)
         if library is not None:
             library.execute = execute
 
