@@ -432,8 +432,11 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """
         raise NotImplementedError
 
-    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, dx: Array, *, eps: float) -> None:
-        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
+    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, *arrays: Array, eps: float) -> None:
+        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x.
+
+        ``arrays``: dx; or gamma, dx and the gradients of gamma and beta, where dz is the error of ``gamma z + beta``.
+        """
         raise NotImplementedError
 
     def computes_quantized(self, layer: Any) -> bool:
