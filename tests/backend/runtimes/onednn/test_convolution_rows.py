@@ -300,7 +300,7 @@ def layer_norm_gradients(x: Any, gamma: Any, error: Any) -> list[Any]:
     return [(dz - means) * scale, *((a).sum(axis=leading, keepdims=True) for a in (z * error, error))]
 
 
-GRADIENT_SHAPES = [(6, 50), (2, 3, 20), (9, 2), (3 * GRADIENT_BLOCK_ELEMENTS // 100 + 7, 100)]
+GRADIENT_SHAPES = [(6, 50), (2, 3, 20), (9, 4), (3 * GRADIENT_BLOCK_ELEMENTS // 100 + 7, 100)]
 
 
 @pytest.mark.parametrize("shape", GRADIENT_SHAPES, ids=str)
