@@ -169,6 +169,9 @@ def test_a_read_only_target_is_not_written(cpu: Backend) -> None:
         cpu.primitives.softmax_backward(x._array, x._array, y)
     with pytest.raises(ValueError, match="read-only"):
         cpu.primitives.row_norm_backward(x._array, x._array, *statistics, y, eps=1e-5)
+    row = np.zeros((3, 7), np.float32)
+    with pytest.raises(ValueError, match="read-only"):
+        cpu.primitives.row_norm_backward(x._array, x._array, *statistics, row[0], y, row[1], row[2], eps=1e-5)
     assert not y.any()
 
 
@@ -328,6 +331,7 @@ def test_gradients_of_some_parameters_of_a_layer_norm_are_computed_where_they_st
     dx, dgamma, dbeta = Autodiff(y, cpu, error).get_grad_op_tree([x, gamma, beta])
     rows, of_gamma, of_beta = layer_norm_gradients(x.get(), gamma.get(), error.get())
     z = (x.get() - x.get().mean(1, keepdims=True).astype(float)) / np.sqrt(x.get().astype(float).var(1)[:, None] + 1e-5)
+    normal, e = cpu.normalize(x, axis=-1), error.get().astype(float)
     cases: dict[str, tuple[list[Any], list[Any]]] = {
         "gamma alone": ([dgamma], [of_gamma]),
         "beta alone": ([dbeta], [of_beta]),
@@ -336,13 +340,27 @@ def test_gradients_of_some_parameters_of_a_layer_norm_are_computed_where_they_st
         "all, with beta first": ([dbeta, dgamma, dx], [of_beta, of_gamma, rows]),
         "products of gradients": ([dbeta * 2, dx * dgamma, dgamma - 1], [2 * of_beta, rows * of_gamma, of_gamma - 1]),
         "rows of a gradient": ([dx * cpu.exp(dbeta / 40), dgamma], [rows * np.exp(of_beta / 40), of_gamma]),
-        "normalized rows": ([cpu.normalize(x, axis=-1), dx, dgamma, dbeta], [z, rows, of_gamma, of_beta]),
+        "normalized rows": ([normal, dx, dgamma, dbeta], [z, rows, of_gamma, of_beta]),
         "another sum": ([dx, dgamma, cpu.sum(w, axis=0)], [rows, of_gamma, w.get().astype(float).sum(0)[None]]),
+        "a sum over the rows": ([dx, dbeta, cpu.sum(normal * error, axis=1)], [rows, of_beta, (z * e).sum(1)[:, None]]),
+        "a product with others": ([dx, dbeta, cpu.sum(w * error, axis=0)], [rows, of_beta, (w.get() * e).sum(0)[None]]),
         "twice": ([dx, dgamma, dbeta, dgamma + 1], [rows, of_gamma, of_beta, of_gamma + 1]),
     }
     for name, (trees, expected) in cases.items():
         for one, other in zip(cpu.evaluate(trees), expected, strict=True):
             np.testing.assert_allclose(one.get(), other, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_a_gain_of_each_element_or_each_row_is_no_gamma_of_a_layer_norm(cpu: Backend) -> None:
+    x, error = (cpu.array(RNG(n).normal(2, 1, (7, 40))) for n in range(2))
+    beta, normal = cpu.array(RNG(2).normal(size=(1, 40))), cpu.normalize(x, axis=-1)
+    for shape in ((7, 40), (7, 1)):
+        gain = cpu.array(RNG(3).normal(size=shape))
+        dx, dbeta = Autodiff(normal * gain + beta, cpu, error).get_grad_op_tree([x, beta])
+        found = [t.get() for t in cpu.evaluate([dx, dbeta, cpu.sum(normal * error, axis=0)])]
+        expected = layer_norm_gradients(x.get(), gain.get(), error.get())
+        for one, other in zip(found, (expected[0], expected[2], expected[1]), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_second_derivatives_of_a_layer_norm_are_those_of_float64(cpu: Backend) -> None:
@@ -390,17 +408,17 @@ def test_rows_of_other_lengths_are_computed_by_stages(cpu: Backend) -> None:
         assert NORMALIZED not in ops_of(cpu.plan(cpu.normalize(x, axis=axis)))
 
 
-def test_the_results_of_rows_do_not_depend_on_the_number_of_threads(
-    cpu: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
+def test_the_results_of_rows_do_not_depend_on_the_number_of_threads(cpu: Backend) -> None:
+    found, before = [], concurrency.get_num_threads()
+    x, gamma, beta = (cpu.array(RNG(n).normal(size=size)) for n, size in enumerate([(601, 1009), (1, 1009), (1, 1009)]))
     for threads in (1, 2):
-        monkeypatch.setattr(concurrency, "get_num_threads", lambda threads=threads: threads)
-        x = cpu.array(RNG(0).normal(size=(601, 1009)))
-        gamma, beta = (cpu.array(RNG(n).normal(size=(1, 1009))) for n in (1, 2))
-        gradients = Autodiff(cpu.layer_norm(x, gamma, beta, axis=1), cpu, x).get_grad_op_tree([x, gamma, beta])
-        trees = [cpu.softmax(x, -1), cpu.batch_norm(x), cpu.mean(x, axis=1), *gradients]
-        found.append([t.get() for t in cpu.evaluate(trees)])
+        concurrency.set_threads(threads)
+        try:
+            gradients = Autodiff(cpu.layer_norm(x, gamma, beta, axis=1), cpu, x).get_grad_op_tree([x, gamma, beta])
+            trees = [cpu.softmax(x, -1), cpu.batch_norm(x), cpu.mean(x, axis=1), *gradients]
+            found.append([t.get() for t in cpu.evaluate(trees)])
+        finally:
+            concurrency.set_threads(before)
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)
 
