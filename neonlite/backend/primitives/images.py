@@ -119,8 +119,8 @@ class ImageMethods(BackendBase):
         [12.0, 16.0, 24.0, 28.0]
         """
         _check_layer(self, "fprop_conv", layer, ConvLayer, "conv_layer")
-        epilogue, alpha, repeat = parse_epilogue(X, bias, bsum, alpha, relu, brelu, slope, repeat)
-        epilogue = epilogue._replace(relu=epilogue.relu or layer.relu)
+        options = X, bias, bsum, alpha, beta, relu, brelu, slope, repeat
+        epilogue, alpha, beta, repeat = parse_epilogue("fprop_conv", *options, layer_relu=layer.relu)
         i, f, o = (I, layer.dimI, INPUT_AXES), (F, layer.dimF, FILTER_AXES), (O, layer.dimO, OUTPUT_AXES)
         check_layer_shapes(self, "fprop_conv", layer, I=i, F=f, O=o)
 
@@ -195,7 +195,8 @@ class ImageMethods(BackendBase):
             If a dtype is not the layer object's.
         """
         _check_layer(self, "bprop_conv", layer, ConvLayer, "conv_layer")
-        epilogue, alpha, repeat = parse_epilogue(X, bias, bsum, alpha, relu, brelu, slope, repeat, has_relu=False)
+        options = X, bias, bsum, alpha, beta, relu, brelu, slope, repeat
+        epilogue, alpha, beta, repeat = parse_epilogue("bprop_conv", *options)
         f, e, d = (F, layer.dimF, FILTER_AXES), (E, layer.dimO, OUTPUT_AXES), (grad_I, layer.dimI, INPUT_AXES)
         check_layer_shapes(self, "bprop_conv", layer, F=f, E=e, grad_I=d)
 
@@ -566,8 +567,6 @@ def _run_convolution(
     repeat: int,
 ) -> Tensor:
     """Run a convolution into ``out``, then its epilogue; ``run`` returns whether it added the bias."""
-    (repeat,) = check_ints(name, 1, repeat=repeat)
-    alpha, beta, slope = check_floats(name, alpha=alpha, beta=beta, slope=epilogue.slope)
     tensors = {k: getattr(epilogue, k) for k in ("X", "bias", "bsum") if getattr(epilogue, k) is not None}
     check_tensors(be, name, **tensors)
     for k, t in tensors.items():
@@ -584,7 +583,7 @@ def _run_convolution(
             with IgnoreFPErrors():
                 has_bias = run(buffer, alpha, beta)
             if not beta:
-                epilogue._replace(slope=slope).apply(be, buffer, channels, has_bias)
+                epilogue.apply(be, buffer, channels, has_bias)
     return out
 
 
@@ -626,21 +625,28 @@ def _check_scales(primitive: str, alpha: Any, beta: Any, ascale: Any, bpower: An
 
 
 def parse_epilogue(
+    name: str,
     X: Any,
     bias: Any,
     bsum: Any,
     alpha: float,
+    beta: float,
     relu: bool,
     brelu: bool,
     slope: float,
     repeat: int,
-    has_relu: bool = True,
-) -> tuple[Epilogue, float, int]:
-    """Return the epilogue, alpha and repeat; X, bias and bsum may be the guide's (alpha, relu, repeat)."""
+    layer_relu: bool | None = None,
+) -> tuple[Epilogue, float, float, int]:
+    """Return the epilogue, alpha, beta and repeat; X, bias and bsum may be the guide's (alpha, relu, repeat).
+
+    ``layer_relu`` is the relu of the layer object; None for a primitive of which the guide has (alpha, repeat).
+    """
     if isinstance(X, Real):
         rest: list[Any] = [x for x in (bias, bsum) if isinstance(x, Real)]
         bias, bsum = (None if isinstance(x, Real) else x for x in (bias, bsum))
-        if has_relu and rest:
+        if layer_relu is not None and rest:
             relu = bool(rest.pop(0))
         X, alpha, repeat = None, float(X), rest[0] if rest else repeat
-    return Epilogue(X, bias, bsum, relu, brelu, slope), alpha, repeat
+    (repeat,) = check_ints(name, 1, repeat=repeat)
+    alpha, beta, slope = check_floats(name, alpha=alpha, beta=beta, slope=slope)
+    return Epilogue(X, bias, bsum, relu or bool(layer_relu), brelu, slope), alpha, beta, repeat
