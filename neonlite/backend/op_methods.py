@@ -45,11 +45,11 @@ def _binary_method(op: Op) -> Callable[..., Any]:
     return method
 
 
-def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
+def _reduction_method(op: Op, default: int | None) -> Callable[..., Any]:
     def method(
         be: BackendBase,
         a: OperandLike,
-        axis: AxisLike = None,
+        axis: AxisLike = default,
         out: Tensor | None = None,
         keepdims: bool = True,
         **unknown: object,
@@ -61,17 +61,7 @@ def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
         attrs = (("axis", axes),) if keepdims else (("axis", axes), ("keepdims", False))
         return build_node(be, op, a, None, out, attrs)
 
-    def method_axis_1(
-        be: BackendBase,
-        a: OperandLike,
-        axis: AxisLike = 1,
-        out: Tensor | None = None,
-        keepdims: bool = True,
-        **unknown: object,
-    ) -> OpTreeNode | Tensor:
-        return method(be, a, axis, out, keepdims, **unknown)
-
-    return name_hints.hide_unknown(method if reduce_all else method_axis_1)
+    return name_hints.hide_unknown(method)
 
 
 def _library_method(op: Op) -> Callable[..., Any]:
@@ -162,7 +152,7 @@ def make_method(op: Op) -> Callable[..., Any]:
     """Return the backend method of an op: a function with its name, signature and docstring."""
     is_table_library_op = op in OP_TABLE and op.kind == "library"
     if op.has_axis:
-        method = _reduction_method(op, reduce_all=op.kind == "reduction")
+        method = _reduction_method(op, None if op.kind == "reduction" else 1)
     elif len(parameters_of(op)) > 1 if op.kind == "composite" else is_table_library_op and keyword_parameters(op):
         method = _library_method(op)
     else:
