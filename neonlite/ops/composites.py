@@ -267,7 +267,7 @@ def attention(be: BackendBase, q: Operand, k: Operand, v: Operand, mask: Operand
     return (be.softmax(scores, -1) if mask is None else be.masked_softmax(scores, mask, -1)) @ v
 
 
-# --- int8 inference ---
+# --- int8 and bfloat16 inference ---
 
 
 def round_to_int8(be: BackendBase, x: Operand, scale: float) -> Operand:
@@ -275,39 +275,67 @@ def round_to_int8(be: BackendBase, x: Operand, scale: float) -> Operand:
     return be.minimum(be.maximum(be.rint(x * (1 / scale)), -128), 127)
 
 
-def rescale(be: BackendBase, z: Operand, factors: Operand, bias: Operand, relu: bool) -> Operand:
+def bfloat16_bits(be: BackendBase, x: Operand) -> Operand:
+    """Return float32 rounded to bfloat16, ties to even: its bits, the upper 16 of those of float32, in uint32."""
+    bits = be.build("bitcast", x, to="uint32")
+    upper = bits + ((bits >> 16) & 1) + 0x7FFF >> 16
+    return be.where(be.isnan(x), bits >> 16 | 0x40, upper)
+
+
+def from_bfloat16(be: BackendBase, bits: Operand) -> Operand:
+    """Return numbers of bfloat16, which are given by their bits, as float32."""
+    return be.build("bitcast", be.astype(bits, "uint32") << 16, to="float32")
+
+
+def rounded_operands(be: BackendBase, x: Operand, W: Operand, scale: float | None) -> tuple[Operand, Operand]:
+    """Return x rounded to the dtype of W, and W, as floats. W: int8, or the bits of bfloat16 in uint16."""
+    dtype = x.info.dtype
+    if scale is not None:
+        return round_to_int8(be, x, scale), be.astype(W, dtype)
+    rounded = from_bfloat16(be, bfloat16_bits(be, be.astype(x, "float32")))
+    return be.astype(rounded, dtype), be.astype(from_bfloat16(be, W), dtype)
+
+
+def rescale(be: BackendBase, z: Operand, bias: Operand, factors: Operand | None, relu: bool) -> Operand:
     """Return ``factors z + bias``, with one number for each row or channel, or max(., 0) of it."""
-    result = z * per_channel(be, z, factors) + per_channel(be, z, bias)
+    result = (z if factors is None else z * per_channel(be, z, factors)) + per_channel(be, z, bias)
     return be.maximum(result, 0) if relu else result
 
 
-def no_gradient_of_int8(*_: object, **__: object) -> NoReturn:
-    """Raise NotImplementedError: the gradient rule of ops of int8 weights."""
+def no_gradient_of_rounding(*_: object, **__: object) -> NoReturn:
+    """Raise NotImplementedError: the gradient rule of ops that round their inputs."""
     raise NotImplementedError(
-        "expected float weights to differentiate, got int8 weights, for which inputs are rounded. Differentiate the "
-        "model that was quantized."
+        "expected float weights to differentiate, got weights of int8 or bfloat16, for which inputs are rounded. "
+        "Differentiate the model that was quantized."
     )
 
 
 def quantized_dot(
-    be: BackendBase, x: Operand, W: Operand, factors: Operand, bias: Operand, *, scale: float, relu: bool
+    be: BackendBase,
+    x: Operand,
+    W: Operand,
+    bias: Operand,
+    factors: Operand | None = None,
+    *,
+    scale: float | None,
+    relu: bool,
 ) -> Operand:
-    """Return ``factors (W round(x / scale)) + bias`` of int8 weights, or max(., 0) of it."""
-    z = be.dot(be.astype(W, x.info.dtype), round_to_int8(be, x, scale))
-    return rescale(be, z, factors, bias, relu)
+    """Return ``factors (W round(x / scale)) + bias`` of int8 weights, or max(., 0) of it; of bfloat16 without both."""
+    x, W = rounded_operands(be, x, W, scale)
+    return rescale(be, be.dot(W, x), bias, factors, relu)
 
 
 def quantized_conv(
     be: BackendBase,
     x: Operand,
     W: Operand,
-    factors: Operand,
     bias: Operand,
+    factors: Operand | None = None,
     *,
-    scale: float,
+    scale: float | None,
     relu: bool,
     **options: Any,
 ) -> Operand:
-    """Return ``factors conv(round(x / scale), W) + bias`` of int8 filters, or max(., 0) of it."""
-    z = be.conv(round_to_int8(be, x, scale), be.astype(W, x.info.dtype), **options)
-    return rescale(be, z, factors, bias, relu)
+    """Return ``factors conv(round(x / scale), W) + bias`` of int8 filters, or max(., 0); of bfloat16 without both."""
+    x, W = rounded_operands(be, x, W, scale)
+    return rescale(be, be.conv(x, W, **options), bias, factors, relu)

@@ -42,6 +42,7 @@ CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
 WEIGHT_SCALES = dnnl.ARG_SCALES | dnnl.ARG_WEIGHTS
 REDUCTION_SUM = 0x2FFF4
+BFLOAT16_INFINITY = 0x7F80  # its bits, above which are those of NaN
 SOFTMAX_ACCURATE = 0x30000  # oneDNN's log_softmax is less precise than NumPy's, and is not used
 MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an error of 2e-6: oneDNN adds in float32
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
@@ -122,57 +123,52 @@ class OneDNNConvolution(NumPyPrimitives):
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
         return self._get_primitive(factory, layer, like, sizes, *with_bias)
 
-    # --- int8 ---
+    # --- int8 and bfloat16 ---
 
-    def computes_quantized(self, layer: Any) -> bool:
-        """Return whether oneDNN multiplies int8 in a convolution, or in a product (nout, nin, N)."""
+    def computes_quantized(self, dtype: str, layer: Any) -> bool:
+        """Return whether oneDNN multiplies int8, or bfloat16 (uint16), in a convolution or a product (nout, nin, N)."""
         library = dnnl.get_library()
-        if library is None or not library.has_int8_products:
+        if library is None or not library.has_products(dtype):
             return False
         if isinstance(layer, ConvLayer):
-            return all(self._get_quantized_conv(layer, relu) for relu in (False, True))
-        return self._get_cached(create_quantized_dot, layer) is not None
+            return all(self._get_quantized_conv(layer, dtype, relu) for relu in (False, True))
+        return self._get_cached(create_quantized_dot, layer, dtype) is not None
 
-    def quantized_dot(
-        self, x: Array, W: Array, factors: Array, bias: Array, out: Array, *, scale: float, relu: bool
-    ) -> None:
-        """Compute ``out = factors (W round(x / scale)) + bias``, or max(., 0) of it: (nin, N), (nout, nin)."""
-        self._execute(
-            self._get_cached(create_quantized_dot, (*W.shape, x.shape[1])), (W, self._round_to_int8(x, scale), out)
-        )
+    def round_to(self, x: Array, out: Array, *, scale: float | None) -> None:
+        """Compute ``out = round(x / scale)`` in int8, or x rounded to the bits of bfloat16."""
+        factor = () if scale is None else (np.array([1 / scale], np.float32),)
+        self._execute(self._get_cached(create_rounding, (x.size,), out.dtype.name), (x, out, *factor))
+
+    def quantized_dot(self, x: Array, W: Array, bias: Array, *arrays: Array, relu: bool) -> None:
+        """Compute ``out = factors (W x) + bias``, or max(., 0) of it: (nin, N), (nout, nin)."""
+        *factors, out = arrays
+        self._execute(self._get_cached(create_quantized_dot, (*W.shape, x.shape[1]), W.dtype.name), (W, x, out))
         if self.runtime.has_values:
-            ops = (ChainOp("mul", 1), ChainOp("add", 2), ChainOp("maximum", 3))[: 2 + relu]
-            zero: Any = (np.float32(0),) * relu
-            get_chain(ops, 3 + relu, frozenset((3,) * relu)).run_parallel(out, factors, bias, *zero, out)
+            operands: list[Any] = [*factors, bias, *(np.float32(0),) * relu]
+            names = ["mul"] * len(factors) + ["add"] + ["maximum"] * relu
+            ops, scalars = tuple(map(ChainOp, names, range(1, 4))), frozenset((len(names),) * relu)
+            get_chain(ops, len(names) + 1, scalars).run_parallel(out, *operands, out)
 
-    def quantized_conv(
-        self,
-        layer: ConvLayer,
-        x: Array,
-        W: Array,
-        factors: Array,
-        bias: Array,
-        out: Array,
-        *,
-        scale: float,
-        relu: bool,
-    ) -> None:
-        """Compute ``out = factors conv(round(x / scale), W) + bias`` of images in NHWC, or max(., 0) of it."""
-        conv: Any = self._get_quantized_conv(layer, relu)
-        x8 = self._round_to_int8(x, scale)
-        W = self._reorder_operand(conv, dnnl.ARG_WEIGHTS, W)
-        self._execute(conv.primitive, (x8, W, out, bias, factors))
+    def quantized_conv(self, layer: ConvLayer, x: Array, W: Array, bias: Array, *arrays: Array, relu: bool) -> None:
+        """Compute ``out = factors conv(x, W) + bias`` of images in NHWC, or max(., 0) of it."""
+        *factors, out = arrays
+        # oneDNN's relu of NaN is 0; sums of products of finite numbers are no NaN
+        is_fused = relu and (x.dtype != np.uint16 or self._has_finite_bits(x))
+        conv: Any = self._get_quantized_conv(layer, W.dtype.name, is_fused)
+        self._execute(conv.primitive, (x, self._reorder_operand(conv, dnnl.ARG_WEIGHTS, W), out, bias, *factors))
+        if relu and not is_fused:
+            np.maximum(out, 0, out=out)
 
-    def _get_quantized_conv(self, layer: ConvLayer, relu: bool) -> ReorderedPrimitive | None:
+    def _has_finite_bits(self, x: Array) -> bool:
+        """Return whether all numbers of bfloat16, given by their bits, are finite."""
+        if not self.runtime.has_values:
+            return True
+        return bool(x.view(np.int16).max() < BFLOAT16_INFINITY and x.max() < BFLOAT16_INFINITY | 1 << 15)
+
+    def _get_quantized_conv(self, layer: ConvLayer, dtype: str, relu: bool) -> ReorderedPrimitive | None:
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
-        conv: ReorderedPrimitive | None = self._get_cached(create_quantized_conv, sizes, relu, subject=layer)
+        conv: ReorderedPrimitive | None = self._get_cached(create_quantized_conv, sizes, dtype, relu, subject=layer)
         return conv
-
-    def _round_to_int8(self, x: Array, scale: float) -> Any:
-        """Return ``x / scale`` rounded to int8 in a workspace."""
-        x8 = self._arg_buffer(dnnl.ARG_SRC, x.size, np.dtype(np.int8))
-        self._execute(self._get_cached(create_rounding, (x.size,)), (x, x8, np.array([1 / scale], np.float32)))
-        return x8
 
     # --- pooling ---
 
@@ -441,14 +437,18 @@ class ConvolutionDesc:
     """Descriptors of a convolution. Depth is left out where it is 1.
 
     Images are NHWC, which is at least as fast as oneDNN's blocked layouts for any number of channels; filters are in a
-    layout that oneDNN chooses. ``attr``: the attributes of a primitive for images and filters of int8, with a bias.
+    layout that oneDNN chooses. ``dtype``: that of images and filters. ``attr``: the attributes of the primitive.
     """
 
     def __init__(
-        self, library: dnnl.Library, layer: ConvLayer, with_bias: bool = False, attr: dnnl.Handle | None = None
+        self,
+        library: dnnl.Library,
+        layer: ConvLayer,
+        with_bias: bool = False,
+        dtype: str = "float32",
+        attr: dnnl.Handle | None = None,
     ) -> None:
         self.library, self.attr = library, attr or library.default_attr
-        dtype = "float32" if attr is None else "int8"
         first = 2 if layer.D == layer.T == layer.M == 1 else 1  # axis: depth is left out where it is 1
         inner, (C, *window, K) = slice(first, 4), (layer.dimF[0], *layer.dimF[first:])
         self.src_desc, self.dst_desc = (
@@ -512,31 +512,32 @@ def create_fprop(library: dnnl.Library, layer: ConvLayer, with_bias: bool = Fals
     )
 
 
-def create_quantized_conv(library: dnnl.Library, layer: ConvLayer, relu: bool) -> ReorderedPrimitive:
-    """Create a convolution of int8, with arguments images, filters, results, bias and factors of the channels."""
-    attr = library.scaled_attr(dnnl.ARG_WEIGHTS, 1 if layer.groups == 1 else 3, relu)
-    desc = ConvolutionDesc(library, layer, True, attr)
-    args = dnnl.ARG_SRC, dnnl.ARG_WEIGHTS, dnnl.ARG_DST, dnnl.ARG_BIAS, WEIGHT_SCALES
+def create_quantized_conv(library: dnnl.Library, layer: ConvLayer, dtype: str, relu: bool) -> ReorderedPrimitive:
+    """Create a convolution with arguments images, filters, results, bias and, for int8, factors of the channels."""
+    scales = {dnnl.ARG_WEIGHTS: 1 if layer.groups == 1 else 3} if dtype == "int8" else {}
+    desc = ConvolutionDesc(library, layer, True, dtype, library.create_attr(scales, relu))
+    args = dnnl.ARG_SRC, dnnl.ARG_WEIGHTS, dnnl.ARG_DST, dnnl.ARG_BIAS, *(WEIGHT_SCALES,) * len(scales)
     return desc.create_primitive(desc.forward_desc, (), dnnl.ARG_WEIGHTS, *args)
 
 
-def create_quantized_dot(library: dnnl.Library, sizes: tuple[int, int, int]) -> dnnl.Primitive:
-    """Create the product of int8 matrices (nout, nin) and (nin, N) into float32 ones."""
+def create_quantized_dot(library: dnnl.Library, sizes: tuple[int, int, int], dtype: str) -> dnnl.Primitive:
+    """Create the product of matrices (nout, nin) and (nin, N) into float32 ones."""
     nout, nin, N = sizes
-    W, x = library.memory_desc((nout, nin), (nin, 1), "int8"), library.memory_desc((nin, N), (N, 1), "int8")
+    W, x = library.memory_desc((nout, nin), (nin, 1), dtype), library.memory_desc((nin, N), (N, 1), dtype)
     out = library.memory_desc((nout, N), (N, 1))
     args = library.engine, W.handle, x.handle, None, out.handle, library.default_attr
     primitive_desc = library.primitive_desc("matmul", *args)
     return dnnl.Primitive(library, primitive_desc, {dnnl.ARG_SRC: W, dnnl.ARG_WEIGHTS: x, dnnl.ARG_DST: out})
 
 
-def create_rounding(library: dnnl.Library, shape: tuple[int]) -> dnnl.Primitive:
-    """Create the copy of a float32 vector, times a factor, to the nearest int8, with ties to even."""
-    x, x8, factor = (
-        library.memory_desc(n, (1,), dtype) for n, dtype in ((shape, "float32"), (shape, "int8"), ((1,), "float32"))
+def create_rounding(library: dnnl.Library, shape: tuple[int], dtype: str) -> dnnl.Primitive:
+    """Create the copy of a float32 vector, for int8 times a factor, to the nearest number, with ties to even."""
+    x, out, factor = (
+        library.memory_desc(n, (1,), name) for n, name in ((shape, "float32"), (shape, dtype), ((1,), "float32"))
     )
-    args = x.handle, library.engine, x8.handle, library.engine, library.scaled_attr(dnnl.ARG_SRC, 0)
-    descs = {dnnl.ARG_SRC: x, dnnl.ARG_DST: x8, dnnl.ARG_SCALES | dnnl.ARG_SRC: factor}
+    scales = {dnnl.ARG_SRC: 0} if dtype == "int8" else {}
+    args = x.handle, library.engine, out.handle, library.engine, library.create_attr(scales)
+    descs = {dnnl.ARG_SRC: x, dnnl.ARG_DST: out} | {dnnl.ARG_SCALES | arg: factor for arg in scales}
     return dnnl.Primitive(library, library.primitive_desc("reorder", *args), descs)
 
 
