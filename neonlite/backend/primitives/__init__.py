@@ -405,6 +405,10 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Copy a transpose of float32 into a contiguous array."""
         raise NotImplementedError
 
+    def try_copy_transposed(self, x: Any, out: Array) -> bool:
+        """Copy a large transpose of float32 from the host and return True, or return False if that is not faster."""
+        return False
+
     def computes_softmax(self, rows: tuple[int, ...]) -> bool:
         """Return whether ``softmax`` computes rows of this shape."""
         return False

@@ -48,6 +48,9 @@ MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an 
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
+# A transpose whose rows start a multiple of this apart, which are in few sets of the L1 cache, takes NumPy 5 times as long
+# as oneDNN; other ones take both the same time. By hand, for 128 rows of 784 to 3072.
+ALIASED_BYTES, MIN_ALIASED_ELEMENTS = 1 << 12, 1 << 16
 MIN_PARALLEL_SUM = 1 << 20  # elements: both ways take the same time from there to 8 << 20, by thresholds.py
 MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
 # An implementation of 1 x 1 convolutions in oneDNN 3.2, for AVX2. With strides and two threads, its gradients with
@@ -699,6 +702,14 @@ class OneDNNBatchNorm(OneDNNConvolution):
         """Copy a transpose of float32 into a contiguous array."""
         if self.runtime.has_values:
             copy_transposed(x, out)
+
+    def try_copy_transposed(self, x: Array, out: Array) -> bool:
+        """Copy a large transpose of float32 from the host and return True, or return False if that is not faster."""
+        is_large = x.size >= MIN_ALIASED_ELEMENTS and x.strides[-1] % ALIASED_BYTES == 0 and self.computes_transposes()
+        if not (is_large and self.runtime.has_values and copy_transposed.is_supported(x, out)) or np.may_share_memory(x, out):
+            return False
+        copy_transposed(x, out)
+        return True
 
     def computes_softmax(self, rows: tuple[int, ...]) -> bool:
         """Return whether oneDNN has a fast primitive that is precise: it adds the float32 elements of a row."""
