@@ -144,7 +144,7 @@ class BinaryLinear(Linear):
 
 # --- int8 and bfloat16 inference ---
 
-WEIGHT_DTYPES = {"int8": "int8", "bfloat16": "uint16"}  # by the format of numbers; NumPy has no bfloat16, only its bits
+WEIGHT_DTYPES = {"int8": "int8", "bfloat16": "int16"}  # by the format of numbers; NumPy has no bfloat16, only its bits
 
 
 class QuantizedLayer(ParameterLayer):
@@ -157,7 +157,7 @@ class QuantizedLayer(ParameterLayer):
     Attributes
     ----------
     W : Tensor
-        The weights: int8, or the bits of bfloat16 in uint16.
+        The weights: int8, or the bits of bfloat16 in int16.
     factors : Tensor
         (nout, 1): ``scale`` times the size of a step of the weights; None for bfloat16.
     bias : Tensor

@@ -48,7 +48,6 @@ from neonlite.models.training import nonfinite, shortened_list
 from neonlite.models.training_data import is_minibatches
 from neonlite.models.training_state import TrainingState, write_checkpoint
 from neonlite.name_hints import MODEL, add_hints
-from neonlite.ops.composites import bfloat16_bits
 from neonlite.optimizers import Optimizer
 from neonlite.optree import Operand, postorder
 from neonlite.transforms import Cost, GANCost, Rectlin
@@ -887,6 +886,12 @@ def quantize_layers(network: LayerContainer, ranges: dict[str, float | None]) ->
     network.configure(network.in_shape)
 
 
+def bfloat16_bits(x: NDArray[Any]) -> NDArray[np.int16]:
+    """Return finite numbers rounded to bfloat16, ties to even: the upper 16 bits of those of float32."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16).view(np.int16)
+
+
 def quantized_layer(layer: Any, rest: list[Any], largest: float | None) -> tuple[Any, list[Any]]:
     """Return the layer with rounded weights that replaces the first layers, and the others."""
     axis, scale = int(not layer.weights_are_columns), None if largest is None else (largest or 1) / INT8_MAX
@@ -916,8 +921,7 @@ def quantized_layer(layer: Any, rest: list[Any], largest: float | None) -> tuple
     result.configure(layer.in_shape).init_params(result.nfm)
     result.bias[:] = bias
     if scale is None:
-        be = layer.be
-        result.W[:] = bfloat16_bits(be, be.array(W * (factors if axis else factors.T), dtype="float32"))
+        result.W[:] = bfloat16_bits(W * (factors if axis else factors.T))
     else:
         steps = np.abs(W).max(axis=axis, keepdims=True) / INT8_MAX
         steps[steps == 0] = 1

@@ -327,9 +327,6 @@ OP_TABLE: tuple[Op, ...] = (
        lambda be, dz, z, x, to: (be.astype(dz, x.info.dtype) if to in FLOAT_DTYPES else None,),
        "x cast to another dtype", "astype", result_dtype="explicit", promoted_operands=slice(0),
        flops_fn=functions.no_flops),
-    Op("bitcast", lambda xp, x, to: x.view(to),
-       doc="the bits of x as a number of another dtype of the same size", result_dtype="explicit",
-       promoted_operands=slice(0), flops_fn=functions.no_flops, has_method=False),
     Op("stop_gradient", lambda xp, x: x,
        None, "x, with zero gradient", flops_fn=functions.no_flops),
     # --- binary ---

@@ -275,24 +275,32 @@ def round_to_int8(be: BackendBase, x: Operand, scale: float) -> Operand:
     return be.minimum(be.maximum(be.rint(x * (1 / scale)), -128), 127)
 
 
-def bfloat16_bits(be: BackendBase, x: Operand) -> Operand:
-    """Return float32 rounded to bfloat16, ties to even: its bits, the upper 16 of those of float32, in uint32."""
-    bits = be.build("bitcast", x, to="uint32")
-    upper = bits + ((bits >> 16) & 1) + 0x7FFF >> 16
-    return be.where(be.isnan(x), bits >> 16 | 0x40, upper)
+def round_to_bfloat16(be: BackendBase, x: Operand) -> Operand:
+    """Return float32 rounded to 8 significant bits, ties to even, as float32; infinities and NaN stay.
+
+    In float64, of 53 bits, the sum ``(2^45 + 1) x`` is rounded to the last bit that remains of x, and then the other
+    term, ``2^45 x``, is exact.
+    """
+    wide = be.astype(x, "float64")
+    total = wide * (2.0**45 + 1)
+    return be.astype(be.where(be.isfinite(wide), total - (total - wide), wide), "float32")
 
 
 def from_bfloat16(be: BackendBase, bits: Operand) -> Operand:
-    """Return numbers of bfloat16, which are given by their bits, as float32."""
-    return be.build("bitcast", be.astype(bits, "uint32") << 16, to="float32")
+    """Return finite numbers of bfloat16, which are given by their bits as int16, as float32."""
+    number = be.astype(bits, "float64")
+    magnitude = be.where(number < 0, number + 2**15, number)
+    exponent = be.floor(magnitude / 128)
+    value = be.shift(magnitude - 128 * exponent + 128, exponent - 134, value=False) * be.where(number < 0, -1.0, 1.0)
+    return be.astype(be.where(exponent > 0, value, 0), "float32")
 
 
 def rounded_operands(be: BackendBase, x: Operand, W: Operand, scale: float | None) -> tuple[Operand, Operand]:
-    """Return x rounded to the dtype of W, and W, as floats. W: int8, or the bits of bfloat16 in uint16."""
+    """Return x rounded to the format of W, and W, as floats. W: int8, or without ``scale`` the bits of bfloat16."""
     dtype = x.info.dtype
     if scale is not None:
         return round_to_int8(be, x, scale), be.astype(W, dtype)
-    rounded = from_bfloat16(be, bfloat16_bits(be, be.astype(x, "float32")))
+    rounded = round_to_bfloat16(be, be.astype(x, "float32"))
     return be.astype(rounded, dtype), be.astype(from_bfloat16(be, W), dtype)
 
 

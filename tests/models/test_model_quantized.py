@@ -107,7 +107,7 @@ def test_the_primitives_return_what_the_formulas_do(network, monkeypatch):
         return model_of(network(), (1, 12, 12)).quantize(x).predict(x)
 
     outputs = predict()
-    monkeypatch.setattr(type(nl.gen_backend("cpu").primitives), "computes_quantized", lambda self, layer: False)
+    monkeypatch.setattr(type(nl.gen_backend("cpu").primitives), "computes_quantized", lambda self, dtype, layer: False)
     with pytest.warns(UserWarning, match="int8 is not faster here"):
         expected = predict()
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-6)

@@ -440,7 +440,7 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
     def computes_quantized(self, dtype: str, layer: Any) -> bool:
         """Return whether ``quantized_conv`` computes a layer, or ``quantized_dot`` a product (nout, nin, N).
 
-        ``dtype``: "int8", or "uint16" for the bits of bfloat16.
+        ``dtype``: "int8", or "int16" for the bits of bfloat16.
         """
         return False
 

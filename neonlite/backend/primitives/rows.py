@@ -634,7 +634,7 @@ def find_quantized(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formu
     """Return a product or a convolution of int8 or bfloat16."""
     step, operands = plan.composites[v], cast("tuple[int, ...]", plan.composites[v].inputs)
     (x, W), dtype = (plan.shape(operand) for operand in operands[:2]), plan.dtype(operands[1])
-    if 0 in (*x, *W) or dtype != ("uint16" if step.attrs["scale"] is None else "int8"):
+    if 0 in (*x, *W) or dtype != ("int16" if step.attrs["scale"] is None else "int8"):
         return None
     key: Any
     if step.op.name == "quantized_dot":

@@ -41,7 +41,6 @@ OP_TEMPLATES: dict[str, str] = {
     "rint": "rint{f}({x})",
     "finite": "{x} - {x} == 0",
     "cast": "({T}){x}",
-    "bitcast": "bit_cast<{T}>({x})",
     "isnan": "{x} != {x}",
     "isinf": "{x} == {x} && {x} - {x} != 0",
     "signbit": "copysign{f}(1.0{f}, {x}) < 0",

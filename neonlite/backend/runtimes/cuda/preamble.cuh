@@ -88,13 +88,6 @@ template <class T> __device__ inline T int_floor_divide(T x, T y)
     return x / y - (x % y != 0 && (x < 0) != (y < 0));
 }
 
-// The bits of x as a T of the same size.
-template <class T, class S> __device__ inline T bit_cast(S x)
-{
-    union { S source; T result; } bits = {x};
-    return bits.result;
-}
-
 // Shifts of integers; by as many bits as T has, or more, or by a negative number: 0, or -1 for a negative x shifted right.
 template <class T> __device__ inline T shift_left(T x, T n) { return (uint64)n < 8 * sizeof(T) ? (uint64)x << n : 0; }
 template <class T> __device__ inline T shift_right(T x, T n) { return (uint64)n < 8 * sizeof(T) ? x >> n : -(x < 0); }

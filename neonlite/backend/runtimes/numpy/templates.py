@@ -41,7 +41,6 @@ OP_TEMPLATES: dict[str, str] = {
     "finite": "subtract({x}, {x}, {z}); equal({z}, 0, {mask}); copyto({z}, {mask})",
     "stop_gradient": COPY_TEMPLATE,
     "cast": COPY_TEMPLATE,
-    "bitcast": "copyto({z}, {x}.view({z}.dtype))",
     "add": "add({x}, {y}, {z})",
     "sub": "subtract({x}, {y}, {z})",
     "mul": "multiply({x}, {y}, {z})",

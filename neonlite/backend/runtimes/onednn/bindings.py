@@ -28,10 +28,10 @@ MAX_CACHED_PRIMITIVES = 2048  # over all threads; one takes about 75 kB, most of
 CAPACITY = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"  # environment variable: the size of oneDNN's own cache
 
 # dnnl_types.h: data types, propagation kinds, arguments of a primitive, queries
-DATA_TYPES = {"float32": 3, "int32": 4, "int8": 5, "uint8": 6, "uint16": 2}  # NumPy has no bfloat16, only its bits
+DATA_TYPES = {"float32": 3, "int32": 4, "int8": 5, "uint8": 6, "int16": 2}  # NumPy has no bfloat16, only its bits
 FORMAT_TAG_ANY, ENGINE_CPU, STREAM_IN_ORDER, SCRATCHPAD_USER, QUERY_IMPL_INFO = 1, 1, 1, 1, 8
 ISA_AVX2 = 0x7  # dnnl_cpu_isa_t, a bit mask
-ISAS_OF_PRODUCTS = {"int8": (0xF, 0x67), "uint16": (0xE7,)}  # VNNI with AVX2 or AVX-512; AVX512_BF16
+ISAS_OF_PRODUCTS = {"int8": (0xF, 0x67), "int16": (0xE7,)}  # VNNI with AVX2 or AVX-512; AVX512_BF16
 RELU = 0x20  # dnnl_alg_kind_t
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160
 ARG_SRC, ARG_DST, ARG_WEIGHTS, ARG_BIAS, ARG_WORKSPACE, ARG_SCRATCHPAD = 1, 17, 33, 41, 64, 80

@@ -129,7 +129,7 @@ class OneDNNConvolution(NumPyPrimitives):
     # --- int8 and bfloat16 ---
 
     def computes_quantized(self, dtype: str, layer: Any) -> bool:
-        """Return whether oneDNN multiplies int8, or bfloat16 (uint16), in a convolution or a product (nout, nin, N)."""
+        """Return whether oneDNN multiplies int8, or bfloat16 (int16), in a convolution or a product (nout, nin, N)."""
         library = dnnl.get_library()
         if library is None or not library.has_products(dtype):
             return False
@@ -156,7 +156,7 @@ class OneDNNConvolution(NumPyPrimitives):
         """Compute ``out = factors conv(x, W) + bias`` of images in NHWC, or max(., 0) of it."""
         *factors, out = arrays
         # oneDNN's relu of NaN is 0; sums of products of finite numbers are no NaN
-        is_fused = relu and (x.dtype != np.uint16 or self._has_finite_bits(x))
+        is_fused = relu and (x.dtype != np.int16 or self._has_finite_bits(x))
         conv: Any = self._get_quantized_conv(layer, W.dtype.name, is_fused)
         self._execute(conv.primitive, (x, self._reorder_operand(conv, dnnl.ARG_WEIGHTS, W), out, bias, *factors))
         if relu and not is_fused:
@@ -166,7 +166,7 @@ class OneDNNConvolution(NumPyPrimitives):
         """Return whether all numbers of bfloat16, given by their bits, are finite."""
         if not self.runtime.has_values:
             return True
-        return bool(x.view(np.int16).max() < BFLOAT16_INFINITY and x.max() < BFLOAT16_INFINITY | 1 << 15)
+        return bool(x.max() < BFLOAT16_INFINITY and x.view(np.uint16).max() < BFLOAT16_INFINITY | 1 << 15)
 
     def _get_quantized_conv(self, layer: ConvLayer, dtype: str, relu: bool) -> ReorderedPrimitive | None:
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
