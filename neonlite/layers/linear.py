@@ -255,9 +255,7 @@ class QuantizedLinear(QuantizedLayer, Linear):
         Name, unique in a network.
     """
 
-    def __init__(
-        self, nout: int, scale: float | None = None, relu: bool = False, name: str | None = None
-    ) -> None:
+    def __init__(self, nout: int, scale: float | None = None, relu: bool = False, name: str | None = None) -> None:
         super().__init__(nout, Constant(0), name=name)
         self.scale = None if scale is None else check_number(f"{self.name}: scale", scale, 0)
         self.relu = boolean(f"{self.name}: relu", relu)

@@ -446,8 +446,8 @@ class Model(FitMethods, PredictionMethods):
         if not self.be.primitives.computes_quantized(WEIGHT_DTYPES[dtype], (64, 64, 64)):
             instructions = {"int8": "VNNI", "bfloat16": "AVX512_BF16"}[dtype]
             warn(
-                f"{where}: {dtype} is not faster here, without oneDNN and a CPU with {instructions}: the rounded numbers "
-                "are multiplied as floats."
+                f"{where}: {dtype} is not faster here, without oneDNN and a CPU with {instructions}: the rounded "
+                "numbers are multiplied as floats."
             )
         result = self.copy()
         quantize_layers(result.layers, largest)

@@ -761,7 +761,7 @@ class PlanRewriter:
         self.rows: dict[int, int] = {}  # the same images as a matrix, several pixels in a row
         self.copies: dict[int, int] = {}  # {new value of a transpose: its contiguous copy}
         self.repeated: dict[tuple[int, Shape], int] = {}  # {(old value, shape of the rows): numbers of the channels}
-        self.rounded: dict[tuple[int, str, float | None], int] = {}  # {(old value, dtype, scale): number as of an old value}
+        self.rounded: dict[tuple[int, str, float | None], int] = {}  # {(old value, dtype, scale): rounded value}
         plan.steps, plan.strides = [], {}
 
     def rewrite(self, formulas: Sequence[Formula]) -> None:
@@ -884,9 +884,10 @@ class PlanRewriter:
                 self.plain[v] = self.plan.append_step(new)
 
     def round_to(self, v: int, dtype: str, scale: float | None, is_images: bool) -> int:
-        """Return a number, like that of an old value, of a value rounded to int8 or bfloat16 in a layout that it has.
+        """Return the number of a value that is rounded to int8 or bfloat16 in a layout that it has.
 
-        A copy to the other layout reads the rounded numbers, which are smaller.
+        The number is one after those of the old values. A copy to the other layout reads the rounded numbers, which are
+        smaller.
         """
         key = v, dtype, scale
         if key not in self.rounded:

@@ -48,8 +48,8 @@ MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an 
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
-# A transpose whose rows start a multiple of this apart, which are in few sets of the L1 cache, takes NumPy 5 times as long
-# as oneDNN; other ones take both the same time. By hand, for 128 rows of 784 to 3072.
+# Transposes whose rows start a multiple of this apart, and so are in few sets of the L1 cache, take NumPy 5 times as
+# long as oneDNN; others take both the same time. For 128 rows of 784 to 3072, measured by hand.
 ALIASED_BYTES, MIN_ALIASED_ELEMENTS = 1 << 12, 1 << 16
 MIN_PARALLEL_SUM = 1 << 20  # elements: both ways take the same time from there to 8 << 20, by thresholds.py
 MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
@@ -146,25 +146,28 @@ class OneDNNConvolution(NumPyPrimitives):
         """Compute ``out = factors (W x) + bias``, or max(., 0) of it: (nin, N), (nout, nin)."""
         *factors, out = arrays
         self._execute(self._get_cached(create_quantized_dot, (*W.shape, x.shape[1]), W.dtype.name), (W, x, out))
-        if self.runtime.has_values:
-            operands: list[Any] = [*factors, bias, *(np.float32(0),) * relu]
-            names = ["mul"] * len(factors) + ["add"] + ["maximum"] * relu
-            ops, scalars = tuple(map(ChainOp, names, range(1, 4))), frozenset((len(names),) * relu)
-            get_chain(ops, len(names) + 1, scalars).run_parallel(out, *operands, out)
+        if not self.runtime.has_values:
+            return
+        is_fused = relu and self._is_without_nan(x)
+        operands: list[Any] = [*factors, bias, *(np.float32(0),) * is_fused]
+        names = ["mul"] * len(factors) + ["add"] + ["maximum"] * is_fused
+        ops, scalars = tuple(map(ChainOp, names, range(1, 4))), frozenset((len(names),) * is_fused)
+        get_chain(ops, len(names) + 1, scalars).run_parallel(out, *operands, out)
+        if relu and not is_fused:
+            np.maximum(out, 0, out=out)
 
     def quantized_conv(self, layer: ConvLayer, x: Array, W: Array, bias: Array, *arrays: Array, relu: bool) -> None:
         """Compute ``out = factors conv(x, W) + bias`` of images in NHWC, or max(., 0) of it."""
         *factors, out = arrays
-        # oneDNN's relu of NaN is 0; sums of products of finite numbers are no NaN
-        is_fused = relu and (x.dtype != np.int16 or self._has_finite_bits(x))
+        is_fused = relu and self._is_without_nan(x)
         conv: Any = self._get_quantized_conv(layer, W.dtype.name, is_fused)
         self._execute(conv.primitive, (x, self._reorder_operand(conv, dnnl.ARG_WEIGHTS, W), out, bias, *factors))
         if relu and not is_fused:
             np.maximum(out, 0, out=out)
 
-    def _has_finite_bits(self, x: Array) -> bool:
-        """Return whether all numbers of bfloat16, given by their bits, are finite."""
-        if not self.runtime.has_values:
+    def _is_without_nan(self, x: Array) -> bool:
+        """Return whether sums of products with x have no NaN, of which oneDNN's max(., 0) is 0: if x is finite."""
+        if x.dtype == np.int8 or not self.runtime.has_values:
             return True
         return bool(x.max() < BFLOAT16_INFINITY and x.view(np.uint16).max() < BFLOAT16_INFINITY | 1 << 15)
 
@@ -705,8 +708,9 @@ class OneDNNBatchNorm(OneDNNConvolution):
 
     def try_copy_transposed(self, x: Array, out: Array) -> bool:
         """Copy a large transpose of float32 from the host and return True, or return False if that is not faster."""
-        is_large = x.size >= MIN_ALIASED_ELEMENTS and x.strides[-1] % ALIASED_BYTES == 0 and self.computes_transposes()
-        if not (is_large and self.runtime.has_values and copy_transposed.is_supported(x, out)) or np.may_share_memory(x, out):
+        if x.size < MIN_ALIASED_ELEMENTS or x.strides[-1] % ALIASED_BYTES or not self.computes_transposes():
+            return False
+        if not self.runtime.has_values or not copy_transposed.is_supported(x, out) or np.may_share_memory(x, out):
             return False
         copy_transposed(x, out)
         return True

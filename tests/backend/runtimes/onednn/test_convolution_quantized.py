@@ -128,7 +128,8 @@ OPTIONS = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "
 def test_images_that_several_convolutions_read_are_rounded_and_copied_once(be, number_format, monkeypatch):
     x, W, *columns = operands(number_format, (4, 6, 6, 8), (4, 3, 3, 4), 4)
     rounds, reorders = (calls_of(be, name, monkeypatch) for name in ("round_to", "reorder"))
-    trees = [build(be, "quantized_conv", t, W, *columns, relu=r, **OPTIONS) for t in [be.array(x)] for r in (True, False)]
+    t = be.array(x)
+    trees = [build(be, "quantized_conv", t, W, *columns, relu=relu, **OPTIONS) for relu in (True, False)]
     (trees[0] + trees[1]).get()
     assert len(rounds) == 1
     assert [args[1].dtype.name for args in reorders] == [DTYPES[number_format], "float32"]  # the images and the sum
@@ -166,7 +167,7 @@ def test_rounding_to_bfloat16_is_to_nearest_even(be):
     x = np.array([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -2.5, 1e30, 3.4e38, np.inf, -0.0], np.float32)
     out = np.empty(x.size, np.int16)
     be.primitives.round_to(x, out, scale=None)
-    assert value_of(out).tolist() == [1, 1 + 2**-6, 1 + 2**-7, -2.5, float(value_of(bits_of(x[4:5]))[0]), np.inf, np.inf, 0]
+    assert value_of(out).tolist() == [1, 1 + 2**-6, 1 + 2**-7, -2.5, *value_of(bits_of(x[4:5])), np.inf, np.inf, 0]
 
 
 @pytest.mark.parametrize(
