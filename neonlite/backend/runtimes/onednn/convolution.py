@@ -134,18 +134,18 @@ class OneDNNConvolution(NumPyPrimitives):
         if library is None or not library.has_products(dtype):
             return False
         if isinstance(layer, ConvLayer):
-            return all(self._get_quantized_conv(layer, dtype, relu) for relu in (False, True))
-        return self._get_cached(create_quantized_dot, layer, dtype) is not None
+            return all(self._get_quantized_conv(layer, np.dtype(dtype), relu) for relu in (False, True))
+        return self._get_cached(create_quantized_dot, layer, np.dtype(dtype)) is not None
 
     def round_to(self, x: Array, out: Array, *, scale: float | None) -> None:
         """Compute ``out = round(x / scale)`` in int8, or x rounded to the bits of bfloat16."""
         factor = () if scale is None else (np.array([1 / scale], np.float32),)
-        self._execute(self._get_cached(create_rounding, (x.size,), out.dtype.name), (x, out, *factor))
+        self._execute(self._get_cached(create_rounding, (x.size,), out.dtype), (x, out, *factor))
 
     def quantized_dot(self, x: Array, W: Array, bias: Array, *arrays: Array, relu: bool) -> None:
         """Compute ``out = factors (W x) + bias``, or max(., 0) of it: (nin, N), (nout, nin)."""
         *factors, out = arrays
-        self._execute(self._get_cached(create_quantized_dot, (*W.shape, x.shape[1]), W.dtype.name), (W, x, out))
+        self._execute(self._get_cached(create_quantized_dot, (*W.shape, x.shape[1]), W.dtype), (W, x, out))
         if not self.runtime.has_values:
             return
         is_fused = relu and self._is_without_nan(x)
@@ -160,7 +160,7 @@ class OneDNNConvolution(NumPyPrimitives):
         """Compute ``out = factors conv(x, W) + bias`` of images in NHWC, or max(., 0) of it."""
         *factors, out = arrays
         is_fused = relu and self._is_without_nan(x)
-        conv: Any = self._get_quantized_conv(layer, W.dtype.name, is_fused)
+        conv: Any = self._get_quantized_conv(layer, W.dtype, is_fused)
         self._execute(conv.primitive, (x, self._reorder_operand(conv, dnnl.ARG_WEIGHTS, W), out, bias, *factors))
         if relu and not is_fused:
             np.maximum(out, 0, out=out)
@@ -171,7 +171,7 @@ class OneDNNConvolution(NumPyPrimitives):
             return True
         return bool(x.max() < BFLOAT16_INFINITY and x.view(np.uint16).max() < BFLOAT16_INFINITY | 1 << 15)
 
-    def _get_quantized_conv(self, layer: ConvLayer, dtype: str, relu: bool) -> ReorderedPrimitive | None:
+    def _get_quantized_conv(self, layer: ConvLayer, dtype: np.dtype[Any], relu: bool) -> ReorderedPrimitive | None:
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
         conv: ReorderedPrimitive | None = self._get_cached(create_quantized_conv, sizes, dtype, relu, subject=layer)
         return conv
@@ -518,30 +518,32 @@ def create_fprop(library: dnnl.Library, layer: ConvLayer, with_bias: bool = Fals
     )
 
 
-def create_quantized_conv(library: dnnl.Library, layer: ConvLayer, dtype: str, relu: bool) -> ReorderedPrimitive:
+def create_quantized_conv(
+    library: dnnl.Library, layer: ConvLayer, dtype: np.dtype[Any], relu: bool
+) -> ReorderedPrimitive:
     """Create a convolution with arguments images, filters, results, bias and, for int8, factors of the channels."""
-    scales = {dnnl.ARG_WEIGHTS: 1 if layer.groups == 1 else 3} if dtype == "int8" else {}
-    desc = ConvolutionDesc(library, layer, True, dtype, library.create_attr(scales, relu))
+    scales = {dnnl.ARG_WEIGHTS: 1 if layer.groups == 1 else 3} if dtype == np.int8 else {}
+    desc = ConvolutionDesc(library, layer, True, dtype.name, library.create_attr(scales, relu))
     args = dnnl.ARG_SRC, dnnl.ARG_WEIGHTS, dnnl.ARG_DST, dnnl.ARG_BIAS, *(WEIGHT_SCALES,) * len(scales)
     return desc.create_primitive(desc.forward_desc, (), dnnl.ARG_WEIGHTS, *args)
 
 
-def create_quantized_dot(library: dnnl.Library, sizes: tuple[int, int, int], dtype: str) -> dnnl.Primitive:
+def create_quantized_dot(library: dnnl.Library, sizes: tuple[int, int, int], dtype: np.dtype[Any]) -> dnnl.Primitive:
     """Create the product of matrices (nout, nin) and (nin, N) into float32 ones."""
     nout, nin, N = sizes
-    W, x = library.memory_desc((nout, nin), (nin, 1), dtype), library.memory_desc((nin, N), (N, 1), dtype)
+    W, x = (library.memory_desc(dims, (dims[1], 1), dtype.name) for dims in ((nout, nin), (nin, N)))
     out = library.memory_desc((nout, N), (N, 1))
     args = library.engine, W.handle, x.handle, None, out.handle, library.default_attr
     primitive_desc = library.primitive_desc("matmul", *args)
     return dnnl.Primitive(library, primitive_desc, {dnnl.ARG_SRC: W, dnnl.ARG_WEIGHTS: x, dnnl.ARG_DST: out})
 
 
-def create_rounding(library: dnnl.Library, shape: tuple[int], dtype: str) -> dnnl.Primitive:
+def create_rounding(library: dnnl.Library, shape: tuple[int], dtype: np.dtype[Any]) -> dnnl.Primitive:
     """Create the copy of a float32 vector, for int8 times a factor, to the nearest number, with ties to even."""
     x, out, factor = (
-        library.memory_desc(n, (1,), name) for n, name in ((shape, "float32"), (shape, dtype), ((1,), "float32"))
+        library.memory_desc(n, (1,), name) for n, name in ((shape, "float32"), (shape, dtype.name), ((1,), "float32"))
     )
-    scales = {dnnl.ARG_SRC: 0} if dtype == "int8" else {}
+    scales = {dnnl.ARG_SRC: 0} if dtype == np.int8 else {}
     args = x.handle, library.engine, out.handle, library.engine, library.create_attr(scales)
     descs = {dnnl.ARG_SRC: x, dnnl.ARG_DST: out} | {dnnl.ARG_SCALES | arg: factor for arg in scales}
     return dnnl.Primitive(library, library.primitive_desc("reorder", *args), descs)
