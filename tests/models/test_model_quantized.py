@@ -120,6 +120,13 @@ def test_a_convolution_of_bfloat16_adds_products_of_8_significant_bits():
     assert [type(layer) for layer in fast.layers] == [QuantizedConvolution]
 
 
+def test_weights_are_rounded_to_the_nearest_of_bfloat16_ties_to_even():
+    W = [[1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 2**-8, 3e-38, 0]]
+    fast = model_of([Linear(1, W, name="y")], 6).quantize(dtype="bfloat16")
+    expected = [1, 1 + 2**-6, 1 + 2**-7, -1, bfloat16(np.float32(3e-38)), 0]
+    np.testing.assert_array_equal(fast.predict(np.eye(6)).ravel(), np.float32(expected))
+
+
 def test_rows_for_bfloat16_may_be_given_and_do_not_matter():
     model, x = model_of(zoo.mlp(3, (8,)), 6), rows(20, 6)
     expected, found = (model.quantize(X, dtype="bfloat16").get_weights() for X in (None, x))
@@ -156,15 +163,23 @@ def test_zero_weights_and_zero_inputs_give_the_bias():
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
 @pytest.mark.parametrize("network", [zoo.mlp, zoo.lenet])
 def test_the_primitives_return_what_the_formulas_do(network, dtype, monkeypatch):
-    def predict() -> Array:
-        x = rows(9, 1, 12, 12)
-        return model_of(network(), (1, 12, 12)).quantize(x, dtype=dtype).predict(x)
+    def predict(batch_size: int) -> tuple[Array, int]:
+        """Return outputs, and how many products a primitive computes; of each batch size, a plan is compiled once."""
+        x, calls = rows(9, 1, 12, 12), []
+        fast = model_of(network(), (1, 12, 12)).quantize(x, dtype=dtype)
+        function = fast.be.primitives.quantized_dot
+        monkeypatch.setattr(fast.be.primitives, "quantized_dot", lambda *a, **k: calls.append(a) or function(*a, **k))
+        return fast.predict(x, batch_size=batch_size), len(calls)
 
-    outputs = predict()
+    has_products = nl.gen_backend("cpu").primitives.computes_quantized(
+        {"int8": "int8"}.get(dtype, "int16"), (64, 64, 64)
+    )
+    outputs, count = predict(9)
     monkeypatch.setattr(type(nl.gen_backend("cpu").primitives), "computes_quantized", lambda self, dtype, layer: False)
     with pytest.warns(UserWarning, match=f"{dtype} is not faster here"):
-        expected = predict()
-    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-6)
+        expected, none = predict(8)
+    assert (count > 0, none) == (has_products, 0)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-3, atol=1e-6)
 
 
 # --- networks ---
