@@ -429,12 +429,18 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Return whether ``row_norm`` computes rows of this shape."""
         return False
 
-    def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
-        """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""
+    def row_norm(self, x: Array, *arrays: Array, eps: float) -> None:
+        """Compute rows ``y = gamma (x - mean) / sqrt(variance + eps) + beta``, and the statistics of each.
+
+        ``arrays``: gamma and beta, of the size of a row, or neither; then y, and mean and variance of each row.
+        """
         raise NotImplementedError
 
-    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, dx: Array, *, eps: float) -> None:
-        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
+    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, *arrays: Array, eps: float) -> None:
+        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x.
+
+        ``arrays``: dx; or gamma, dx and the gradients of gamma and beta, where dz is the error of ``gamma z + beta``.
+        """
         raise NotImplementedError
 
     def computes_quantized(self, dtype: str, layer: Any) -> bool:

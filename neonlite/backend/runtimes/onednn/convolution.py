@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from ctypes import c_float, c_uint
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
@@ -45,6 +45,9 @@ REDUCTION_SUM = 0x2FFF4
 BFLOAT16_INFINITY = 0x7F80  # its bits, above which are those of NaN
 SOFTMAX_ACCURATE = 0x30000  # oneDNN's log_softmax is less precise than NumPy's, and is not used
 MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an error of 2e-6: oneDNN adds in float32
+# of the rows of which oneDNN adds the gradients of gamma and beta one by one: the error of the sums over 2**18 rows is
+# 2e-6, and 1e-5 without blocks
+GRADIENT_BLOCK_ELEMENTS = 1 << 17
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
@@ -653,6 +656,7 @@ def create_pooling_backward(library: dnnl.Library, layer: PoolLayer, is_nhwc: bo
 # channels of several pixels one after another. Those of the channels are combined from them in float64.
 
 ARG_MEAN, ARG_VARIANCE, ARG_SCALE, ARG_SHIFT = 49, 50, 51, 52
+ARG_DIFF_SCALE, ARG_DIFF_SHIFT = 255, 256
 USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8  # dnnl_normalization_flags_t
 BLOCK_ELEMENTS = 1 << 17  # of the rows whose sums are computed at once; they and the result stay in the L2 cache
 MIN_BLOCK_ROWS = 16  # with fewer, the stages of the formula compute it; chosen without a measurement
@@ -757,24 +761,65 @@ class OneDNNBatchNorm(OneDNNConvolution):
         """Return whether oneDNN has fast primitives that are precise."""
         if rows[1] > MAX_ROW_TERMS:
             return False
-        factories = create_row_norm, create_row_norm_backward
-        return all(self._get_cached(factory, rows, eps) is not None for factory in factories)
+        forward = self._get_cached(create_row_norm, rows, eps, False)
+        return forward is not None and self._get_cached(create_row_norm_backward, rows, eps, False) is not None
 
-    def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
-        """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""
-        primitive = self._get_cached(create_row_norm, x.shape, eps)
+    def row_norm(self, x: Array, *arrays: Array, eps: float) -> None:
+        """Compute rows ``y = gamma (x - mean) / sqrt(variance + eps) + beta``, and the statistics of each.
+
+        ``arrays``: gamma and beta, of the size of a row, or neither; then y, and mean and variance of each row.
+        """
+        primitive = self._get_cached(create_row_norm, x.shape, eps, len(arrays) == 5)
         if not self.runtime.has_values:
             return
-        check_writeable(y, mean, variance)
-        self._execute(primitive, (x, mean, variance, y))
+        check_writeable(*arrays[-3:])
+        self._execute(primitive, (x, *arrays))
 
-    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, dx: Array, *, eps: float) -> None:
-        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
-        primitive = self._get_cached(create_row_norm_backward, x.shape, eps)
+    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, *arrays: Array, eps: float) -> None:
+        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x.
+
+        ``arrays``: dx; or gamma, dx and the gradients of gamma and beta, where dz is the error of ``gamma z + beta``.
+        """
+        if len(arrays) > 1:
+            self._row_norm_backward_of_blocks(dz, x, mean, variance, *arrays, eps=eps)
+            return
+        primitive = self._get_cached(create_row_norm_backward, x.shape, eps, False)
         if not self.runtime.has_values:
             return
-        check_writeable(dx)
-        self._execute(primitive, (x, mean, variance, dz, dx))
+        check_writeable(*arrays)
+        self._execute(primitive, (dz, x, mean, variance, *arrays))
+
+    def _row_norm_backward_of_blocks(
+        self, dz: Array, x: Array, mean: Array, variance: Array, gamma: Array, *results: Array, eps: float
+    ) -> None:
+        """Write the gradients of rows, gamma and beta; those of gamma and beta are sums over blocks of rows.
+
+        The blocks depend on the shape alone, so that results do not depend on the number of threads.
+        """
+        (length, n), dx = x.shape, results[0]
+        size = max(1, GRADIENT_BLOCK_ELEMENTS // n)
+        parts = self.get_workspace("gradients of gamma and beta", (2, -(-length // size), n), x)
+
+        def work(blocks: Iterator[int]) -> None:
+            for i in blocks:
+                rows = slice(i * size, min((i + 1) * size, length))
+                arrays = dz[rows], x[rows], mean[rows], variance[rows], gamma, gamma, dx[rows], parts[0, i], parts[1, i]
+                shape = rows.stop - rows.start, n
+                self._execute_alone(self._get_cached(create_row_norm_backward, shape, eps, True), arrays)
+
+        if not self.runtime.has_values:
+            return
+        check_writeable(*results)
+        run_blocks(work, parts.shape[1], x.size)
+        np.add.reduce(parts, axis=1, out=parts[:, 0])
+        for part, result in zip(parts[:, 0], results[1:], strict=True):
+            np.copyto(result, part)
+
+    def _execute_alone(self, primitive: dnnl.Primitive, arrays: Sequence[Array]) -> None:
+        """Execute a primitive on one thread."""
+        buffer = self._byte_buffer("onednn scratchpad", primitive.scratchpad_desc.nbytes)
+        last = (aligned_address(buffer),) if primitive.needs_scratchpad else ()
+        execute(primitive, 1, (*(data_address(array).value for array in arrays), *last))
 
     # --- images in NHWC ---
 
@@ -785,18 +830,20 @@ class OneDNNBatchNorm(OneDNNConvolution):
         def work(blocks: Iterator[int]) -> None:
             primitive = self._get_cached(create_statistics, (size, x.shape[1]))
             normalized = self.get_workspace("normalized", (size, x.shape[1]), x)
-            buffer = self._byte_buffer("onednn scratchpad", primitive.scratchpad_desc.nbytes)
-            last = (aligned_address(buffer),) if primitive.needs_scratchpad else ()
             for i in blocks:
                 block = slice(i * size, (i + 1) * size)
-                arrays = x[block], parts[0, i], parts[1, i], normalized
-                execute(primitive, 1, (*(data_address(array).value for array in arrays), *last))
+                self._execute_alone(primitive, (x[block], parts[0, i], parts[1, i], normalized))
 
-        workers = min(get_num_threads(), count) if x.size >= MIN_THREADED_ELEMENTS else 1
-        if workers > 1:
-            parallel_for(work, count, workers)
-        else:
-            work(iter(range(count)))
+        run_blocks(work, count, x.size)
+
+
+def run_blocks(work: Callable[[Iterator[int]], None], count: int, size: int) -> None:
+    """Do the work of the blocks of an array of some size, on several threads if it is large."""
+    workers = min(get_num_threads(), count) if size >= MIN_THREADED_ELEMENTS else 1
+    if workers > 1:
+        parallel_for(work, count, workers)
+    else:
+        work(iter(range(count)))
 
 
 def check_writeable(*arrays: Array) -> None:
@@ -879,26 +926,41 @@ def create_softmax_backward(library: dnnl.Library, rows: tuple[int, int]) -> dnn
     return dnnl.Primitive(library, library.primitive_desc("softmax_backward", *args), descs)
 
 
-def row_norm_desc(library: dnnl.Library, matrix: dnnl.MemoryDesc, column: dnnl.MemoryDesc, eps: float) -> dnnl.Handle:
+def row_norm_desc(
+    library: dnnl.Library, matrix: dnnl.MemoryDesc, column: dnnl.MemoryDesc, eps: float, flags: int = 0
+) -> dnnl.Handle:
     """Return the primitive descriptor of the normalization of rows."""
     handles = matrix.handle, matrix.handle, column.handle
-    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(0), library.default_attr
+    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(flags), library.default_attr
     return library.primitive_desc("layer_normalization_forward", *args)
 
 
-def create_row_norm(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:
-    """Create the normalization of rows, with the arguments rows, means, variances and result."""
+def create_row_norm(library: dnnl.Library, rows: tuple[int, int], eps: float, is_scaled: bool) -> dnnl.Primitive:
+    """Create the normalization of rows, with the arguments rows, gamma and beta or neither, result, statistics."""
     matrix, column = library.memory_desc(rows, (rows[1], 1)), library.memory_desc(rows[:1], (1,))
-    descs = {dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column, dnnl.ARG_DST: matrix}
-    return dnnl.Primitive(library, row_norm_desc(library, matrix, column, eps), descs)
+    row = library.memory_desc(rows[1:], (1,))
+    scale = {ARG_SCALE: row, ARG_SHIFT: row} if is_scaled else {}
+    descs = {dnnl.ARG_SRC: matrix, **scale, dnnl.ARG_DST: matrix, ARG_MEAN: column, ARG_VARIANCE: column}
+    desc = row_norm_desc(library, matrix, column, eps, (USE_SCALE | USE_SHIFT) * is_scaled)
+    return dnnl.Primitive(library, desc, descs)
 
 
-def create_row_norm_backward(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:
-    """Create the gradient of the normalization; arguments: rows, means, variances, the errors of result and rows."""
+def create_row_norm_backward(
+    library: dnnl.Library, rows: tuple[int, int], eps: float, is_scaled: bool
+) -> dnnl.Primitive:
+    """Create the gradient of the normalization; that of gamma and beta, too, runs on one thread.
+
+    Arguments: the error of the result, rows, means, variances, beta and gamma or neither, the error of the rows, and
+    the gradients of gamma and beta or neither.
+    """
     matrix, column = library.memory_desc(rows, (rows[1], 1)), library.memory_desc(rows[:1], (1,))
-    hint = row_norm_desc(library, matrix, column, eps)
+    row, flags = library.memory_desc(rows[1:], (1,)), (USE_SCALE | USE_SHIFT) * is_scaled
+    hint = row_norm_desc(library, matrix, column, eps, flags)
     handles = *[matrix.handle] * 3, column.handle
-    args = library.engine, dnnl.BACKWARD_DATA, *handles, c_float(eps), c_uint(0), hint, library.default_attr
-    descs = {dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column}
-    descs |= {dnnl.ARG_DIFF_DST: matrix, dnnl.ARG_DIFF_SRC: matrix}
-    return dnnl.Primitive(library, library.primitive_desc("layer_normalization_backward", *args), descs)
+    kind = dnnl.BACKWARD if is_scaled else dnnl.BACKWARD_DATA
+    args = library.engine, kind, *handles, c_float(eps), c_uint(flags), hint, library.default_attr
+    descs = {dnnl.ARG_DIFF_DST: matrix, dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column}
+    descs |= {ARG_SHIFT: row, ARG_SCALE: row} if is_scaled else {}
+    descs |= {dnnl.ARG_DIFF_SRC: matrix} | ({ARG_DIFF_SCALE: row, ARG_DIFF_SHIFT: row} if is_scaled else {})
+    with library.use_threads(1) if is_scaled else nullcontext():
+        return dnnl.Primitive(library, library.primitive_desc("layer_normalization_backward", *args), descs)
