@@ -25,6 +25,7 @@ from neonlite.layers import (
     Bias,
     Convolution,
     Convolution_bias,
+    Dropout,
     GeneralizedCost,
     GeneralizedGANCost,
     GenerativeAdversarial,
@@ -374,7 +375,7 @@ class Model(FitMethods, PredictionMethods):
         """Return a copy for inference with weights of int8 or bfloat16: a quarter or a half of the memory of float32.
 
         Linear and Convolution layers are replaced by ``QuantizedLinear`` and ``QuantizedConvolution``, which include
-        the bias, batch norm and Rectlin that follow; all other layers compute as before. For int8, the weights of an
+        the bias, batch norm, Rectlin and Dropout that follow; all other layers compute as before. For int8, the weights of an
         output are integers from -127 to 127 times a factor, and the inputs of a layer such integers times
         ``max|x| / 127``, by the largest input for the rows X; larger ones are clipped. For bfloat16, weights and inputs
         have 8 significant bits and the range of float32, and rows X are not needed. With oneDNN on a CPU with VNNI
@@ -866,7 +867,7 @@ class InputRanges(Sequential):
 
 
 def quantize_layers(network: LayerContainer, ranges: dict[str, float | None]) -> None:
-    """Replace layers of a network by layers with rounded weights, which include their bias, batch norm and Rectlin.
+    """Replace layers of a network by layers with rounded weights, which include bias, batch norm, Rectlin and Dropout.
 
     Parameters
     ----------
@@ -912,6 +913,9 @@ def quantized_layer(layer: Any, rest: list[Any], largest: float | None) -> tuple
         factors, bias = factors * gain, beta + (bias - mean) * gain
     transform = getattr(rest[0], "transform", None) if rest else None
     relu = isinstance(transform, Rectlin) and transform.slope == 0
+    rest = rest[relu:]
+    if rest and type(rest[0]) is Dropout:
+        factors, bias, rest = factors * rest[0].inference_scale, bias * rest[0].inference_scale, rest[1:]
     options: dict[str, Any] = {"scale": scale, "relu": relu, "name": layer.name}
     if isinstance(layer, Linear):
         result: Any = QuantizedLinear(layer.nout, **options)
@@ -926,4 +930,4 @@ def quantized_layer(layer: Any, rest: list[Any], largest: float | None) -> tuple
         steps = np.abs(W).max(axis=axis, keepdims=True) / INT8_MAX
         steps[steps == 0] = 1
         result.W[:], result.factors[:] = np.rint(W / steps).astype(np.int8), factors * scale * steps.reshape(-1, 1)
-    return result, rest[relu:]
+    return result, rest

@@ -16,6 +16,7 @@ from neonlite.layers import (
     Affine,
     Conv,
     Convolution_bias,
+    Dropout,
     Linear,
     MergeSum,
     Pooling,
@@ -215,6 +216,16 @@ def test_branches_and_other_layers_are_kept(dtype):
 def test_a_product_over_time_steps_is_that_of_each_step(dtype):
     model, x = model_of([Affine(3, activation="relu"), LSTM(4), RecurrentLast(), Affine(2)], (5, 6)), rows(7, 5, 6)
     np.testing.assert_allclose(model.quantize(x, dtype=dtype).predict(x), model.predict(x), atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+def test_the_factor_of_dropout_at_inference_is_that_of_the_weights_and_the_bias(dtype):
+    model = model_of([Affine(3, bias=True, activation="relu", name="a"), Dropout(0.25), Affine(2), Dropout(0.5)], 5)
+    x = rows(20, 5)
+    model.layers["a_bias"].W[:] = rows(3, 1)
+    fast = model.quantize(x, dtype=dtype)
+    np.testing.assert_allclose(fast.predict(x), model.predict(x), atol=0.02)
+    assert [type(layer) for layer in fast.layers] == [QuantizedLinear] * 2
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
