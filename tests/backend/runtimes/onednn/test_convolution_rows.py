@@ -10,7 +10,6 @@ import pytest
 from helpers.onednn_primitives import needs
 
 from neonlite import Autodiff, Backend
-from neonlite.backend import concurrency
 from neonlite.backend.primitives.rows import (
     NORMALIZED,
     NORMALIZED_BACKWARD,
@@ -408,17 +407,25 @@ def test_rows_of_other_lengths_are_computed_by_stages(cpu: Backend) -> None:
         assert NORMALIZED not in ops_of(cpu.plan(cpu.normalize(x, axis=axis)))
 
 
-def test_the_results_of_rows_do_not_depend_on_the_number_of_threads(cpu: Backend) -> None:
-    found, before = [], concurrency.get_num_threads()
+def test_the_gradients_of_many_rows_are_precise(cpu: Backend) -> None:
+    x, error = (cpu.array(RNG(n).random(size=(1 << 16, 32))) for n in range(2))
+    gamma, beta = cpu.ones((1, 32)), cpu.zeros((1, 32))
+    trees = Autodiff(cpu.layer_norm(x, gamma, beta, axis=1), cpu, error).get_grad_op_tree([x, gamma, beta])
+    found = [t.get() for t in cpu.evaluate(trees)]
+    for one, other in zip(found, layer_norm_gradients(x.get(), gamma.get(), error.get()), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * np.abs(other).max())
+
+
+def test_the_results_of_rows_do_not_depend_on_the_number_of_threads(
+    cpu: Backend, threads: Callable[[int], None]
+) -> None:
+    found = []
     x, gamma, beta = (cpu.array(RNG(n).normal(size=size)) for n, size in enumerate([(601, 1009), (1, 1009), (1, 1009)]))
-    for threads in (1, 2):
-        concurrency.set_threads(threads)
-        try:
-            gradients = Autodiff(cpu.layer_norm(x, gamma, beta, axis=1), cpu, x).get_grad_op_tree([x, gamma, beta])
-            trees = [cpu.softmax(x, -1), cpu.batch_norm(x), cpu.mean(x, axis=1), *gradients]
-            found.append([t.get() for t in cpu.evaluate(trees)])
-        finally:
-            concurrency.set_threads(before)
+    for count in (1, 2):
+        threads(count)
+        gradients = Autodiff(cpu.layer_norm(x, gamma, beta, axis=1), cpu, x).get_grad_op_tree([x, gamma, beta])
+        trees = [cpu.softmax(x, -1), cpu.batch_norm(x), cpu.mean(x, axis=1), *gradients]
+        found.append([t.get() for t in cpu.evaluate(trees)])
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)
 
