@@ -375,8 +375,8 @@ class Model(FitMethods, PredictionMethods):
         """Return a copy for inference with weights of int8 or bfloat16: a quarter or a half of the memory of float32.
 
         Linear and Convolution layers are replaced by ``QuantizedLinear`` and ``QuantizedConvolution``, which include
-        the bias, batch norm, Rectlin and Dropout that follow; all other layers compute as before. For int8, the weights of an
-        output are integers from -127 to 127 times a factor, and the inputs of a layer such integers times
+        the bias, batch norm, Rectlin and Dropout that follow; all other layers compute as before. For int8, the weights
+        of an output are integers from -127 to 127 times a factor, and the inputs of a layer such integers times
         ``max|x| / 127``, by the largest input for the rows X; larger ones are clipped. For bfloat16, weights and inputs
         have 8 significant bits and the range of float32, and rows X are not needed. With oneDNN on a CPU with VNNI
         instructions, int8 is faster than float32, and with AVX512_BF16, bfloat16; elsewhere, the rounded numbers are
