@@ -33,7 +33,6 @@ from neonlite.backend.runtimes.onednn import bindings, products
 
 FULL, QUICK = Effort(2.0, 0.02, 7), Effort(0.1, 0.002, 2)
 PARTS = ("oneDNN", "products", "NumPy")
-FUNCTIONS = [name for name in primitives.FUNCTIONS if name != "attention"]
 NETWORKS = ("lenet", "cifar", "resnet", "char lstm", "char transformer")
 WITHOUT_ONEDNN = ("lenet", "cifar", "char lstm")  # those with a goal for the plain install
 
@@ -103,9 +102,9 @@ def shares(work: Work, effort: Effort) -> dict[str, float]:
 
 
 def functions() -> Iterator[tuple[str, str, Callable[[], Work], Work]]:
-    """Yield the functions of rows: name, pass, neonlite's, and PyTorch's."""
-    for name in FUNCTIONS:
-        for case, shape in primitives.ROWS.items():
+    """Yield the functions of rows, and attention: name, pass, neonlite's, and PyTorch's."""
+    for name in primitives.FUNCTIONS:
+        for case, shape in primitives.PRIMITIVES[name].cases.items():
             theirs = primitives.theirs_function(name, shape, False)
             for kind in theirs:
                 create = partial(

@@ -484,10 +484,11 @@ def check_arguments(
 ) -> None:
     """Raise TypeError or ValueError if ``fit`` cannot use its arguments."""
     check_dataset(f"{model.name}.fit: dataset", dataset, ". For arrays pass epochs= instead: fit(X, y, epochs=10)")
-    if (int8 := next((x for x in model.layers.leaves() if isinstance(x, linear.Int8Layer)), None)) is not None:
+    quantized = next((x for x in model.layers.leaves() if isinstance(x, linear.QuantizedLayer)), None)
+    if quantized is not None:
         raise ValueError(
-            f"{model.name}.fit: expected float weights, got the int8 weights of {int8.name}. Train the model that was "
-            "quantized, then call its quantize(X) again."
+            f"{model.name}.fit: expected float weights, got the {quantized.number_format} weights of {quantized.name}. "
+            "Train the model that was quantized, then call its quantize again."
         )
     cost = from_name(f"{model.name}.fit: cost", cost, functions.COSTS)
     if not isinstance(cost, Cost):

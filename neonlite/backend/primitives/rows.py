@@ -125,6 +125,8 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         return PrimitiveCall(primitives.copy_transposed, cast("tuple[int]", step.inputs), (v,))
     if step.op in ROW_FUNCTIONS:
         return rows_call(primitives, plan, v)
+    if step.op is ROUNDED:
+        return rounded_call(primitives, plan, v)
     if step.op in (QUANTIZED_DOT, QUANTIZED_CONV):
         return quantized_call(primitives, plan, v)
     if (found := image_layer(primitives, plan, v)) is None:
@@ -210,10 +212,21 @@ def rows_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveC
     return PrimitiveCall(run, inputs, outputs)
 
 
+def rounded_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
+    """Return the copy of float32 rounded to int8 or bfloat16."""
+    inputs, attrs = cast("tuple[int]", plan.step_of(v).inputs), plan.step_of(v).attrs
+    is_strided = not plan.is_contiguous(inputs[0])
+
+    def run(x: NativeArray, out: NativeArray) -> None:
+        primitives.round_to(contiguous_copy(primitives, 0, x) if is_strided else x, out, **attrs)
+
+    return PrimitiveCall(run, inputs, (v,))
+
+
 def quantized_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
-    """Return a product or a convolution of int8, of images in NHWC."""
+    """Return a product or a convolution of int8 or bfloat16, of images in NHWC."""
     step = plan.step_of(v)
-    inputs, options = cast("tuple[int, ...]", step.inputs), {name: step.attrs[name] for name in ("scale", "relu")}
+    inputs, options = cast("tuple[int, ...]", step.inputs), {"relu": step.attrs["relu"]}
     function: Callable[..., None] = primitives.quantized_dot
     if step.op is QUANTIZED_CONV:
         x, o = map(plan.layout.to_chwn, (plan.shape(inputs[0]), step.shape))
@@ -462,6 +475,7 @@ ROW_FUNCTIONS: dict[Op, Callable[[ReferencePrimitives], Callable[..., None]]] = 
     SOFTMAX_BACKWARD: lambda primitives: primitives.softmax_backward,
     NORMALIZED_BACKWARD: lambda primitives: primitives.row_norm_backward,
 }
+ROUNDED = Op("rounded", doc="x / scale rounded to int8, or x to the bits of bfloat16", kind="library", has_method=False)
 QUANTIZED_DOT, QUANTIZED_CONV = (
     Op(name, doc=f"{name}, with relu or without", kind="library", has_method=False, flops_fn=flops_fn)
     for name, flops_fn in (
@@ -659,17 +673,17 @@ def operand_orders(plan: Plan, x: Any, name: str) -> list[tuple[int, int]]:
 
 
 def find_quantized(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
-    """Return a product or a convolution of int8."""
+    """Return a product or a convolution of int8 or bfloat16."""
     step, operands = plan.composites[v], cast("tuple[int, ...]", plan.composites[v].inputs)
-    x, W = (plan.shape(operand) for operand in operands[:2])
-    if 0 in (*x, *W) or plan.dtype(operands[1]) != "int8":
+    (x, W), dtype = (plan.shape(operand) for operand in operands[:2]), plan.dtype(operands[1])
+    if 0 in (*x, *W) or dtype != ("int16" if step.attrs["scale"] is None else "int8"):
         return None
     key: Any
     if step.op.name == "quantized_dot":
         op, key = QUANTIZED_DOT, (*W, x[1])
     else:
         op, key = QUANTIZED_CONV, convolution_layer(step, "float32", x, W, step.shape)
-    return Formula(operands, {v: op}, step.attrs) if primitives.computes_quantized(key) else None
+    return Formula(operands, {v: op}, step.attrs) if primitives.computes_quantized(dtype, key) else None
 
 
 def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -822,6 +836,7 @@ class PlanRewriter:
         self.rows: dict[int, int] = {}  # the same images as a matrix, several pixels in a row
         self.copies: dict[int, int] = {}  # {new value of a transpose: its contiguous copy}
         self.repeated: dict[tuple[int, Shape], int] = {}  # {(old value, shape of the rows): numbers of the channels}
+        self.rounded: dict[tuple[int, str, float | None], int] = {}  # {(old value, dtype, scale): rounded value}
         plan.steps, plan.strides = [], {}
 
     def rewrite(self, formulas: Sequence[Formula]) -> None:
@@ -933,6 +948,8 @@ class PlanRewriter:
                 v, self.steps[v]._replace(op=formula.results[v], attrs=attrs, inputs=formula.operands), True
             )
         is_images = "relu" in attrs and len(self.shapes[x]) > 2  # not the norm of rows
+        if formula.results[v] in (QUANTIZED_DOT, QUANTIZED_CONV):
+            x = self.round_to(x, self.plan.dtype(self.as_plain(others[0])), attrs["scale"], is_images)
         inputs = self.as_reordered(x) if is_images else self.as_plain(x), *map(self.as_plain, others)
         for v, op in formula.results.items():
             new = self.steps[v]._replace(op=op, attrs=attrs, inputs=inputs)
@@ -940,6 +957,22 @@ class PlanRewriter:
                 self.append_reordered(v, new, inputs)
             elif v == formula.main or v in needed:
                 self.plain[v] = self.plan.append_step(new)
+
+    def round_to(self, v: int, dtype: str, scale: float | None, is_images: bool) -> int:
+        """Return the number of a value that is rounded to int8 or bfloat16 in a layout that it has.
+
+        The number is one after those of the old values. A copy to the other layout reads the rounded numbers, which are
+        smaller.
+        """
+        key = v, dtype, scale
+        if key not in self.rounded:
+            self.rounded[key] = new = len(self.shapes)
+            self.shapes[new] = self.shapes[v]
+            is_reordered = v not in self.plain or (is_images and (v in self.reordered or v in self.rows))
+            source = self.as_reordered(v) if is_reordered else self.plain[v]
+            step = Step(ROUNDED, {"scale": scale}, (source,), self.plan.shape(source), dtype, dtype)
+            (self.reordered if is_reordered else self.plain)[new] = self.plan.append_step(step)
+        return self.rounded[key]
 
     def append_parameters(self, formula: Formula) -> None:
         """Append the steps that scale and shift the main result of a formula."""

@@ -42,6 +42,7 @@ CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
 WEIGHT_SCALES = dnnl.ARG_SCALES | dnnl.ARG_WEIGHTS
 REDUCTION_SUM = 0x2FFF4
+BFLOAT16_INFINITY = 0x7F80  # its bits, above which are those of NaN
 SOFTMAX_ACCURATE = 0x30000  # oneDNN's log_softmax is less precise than NumPy's, and is not used
 MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an error of 2e-6: oneDNN adds in float32
 # of the rows of which oneDNN adds the gradients of gamma and beta one by one: the error of the sums over 2**18 rows is
@@ -50,6 +51,9 @@ GRADIENT_BLOCK_ELEMENTS = 1 << 17
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
+# Transposes whose rows start a multiple of this apart, and so are in few sets of the L1 cache, take NumPy 5 times as
+# long as oneDNN; others take both the same time. For 128 rows of 784 to 3072, measured by hand.
+ALIASED_BYTES, MIN_ALIASED_ELEMENTS = 1 << 12, 1 << 16
 MIN_PARALLEL_SUM = 1 << 20  # elements: both ways take the same time from there to 8 << 20, by thresholds.py
 MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
 # An implementation of 1 x 1 convolutions in oneDNN 3.2, for AVX2. With strides and two threads, its gradients with
@@ -125,57 +129,55 @@ class OneDNNConvolution(NumPyPrimitives):
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
         return self._get_primitive(factory, layer, like, sizes, *with_bias)
 
-    # --- int8 ---
+    # --- int8 and bfloat16 ---
 
-    def computes_quantized(self, layer: Any) -> bool:
-        """Return whether oneDNN multiplies int8 in a convolution, or in a product (nout, nin, N)."""
+    def computes_quantized(self, dtype: str, layer: Any) -> bool:
+        """Return whether oneDNN multiplies int8, or bfloat16 (int16), in a convolution or a product (nout, nin, N)."""
         library = dnnl.get_library()
-        if library is None or not library.has_int8_products:
+        if library is None or not library.has_products(dtype):
             return False
         if isinstance(layer, ConvLayer):
-            return all(self._get_quantized_conv(layer, relu) for relu in (False, True))
-        return self._get_cached(create_quantized_dot, layer) is not None
+            return all(self._get_quantized_conv(layer, np.dtype(dtype), relu) for relu in (False, True))
+        return self._get_cached(create_quantized_dot, layer, np.dtype(dtype)) is not None
 
-    def quantized_dot(
-        self, x: Array, W: Array, factors: Array, bias: Array, out: Array, *, scale: float, relu: bool
-    ) -> None:
-        """Compute ``out = factors (W round(x / scale)) + bias``, or max(., 0) of it: (nin, N), (nout, nin)."""
-        self._execute(
-            self._get_cached(create_quantized_dot, (*W.shape, x.shape[1])), (W, self._round_to_int8(x, scale), out)
-        )
-        if self.runtime.has_values:
-            ops = (ChainOp("mul", 1), ChainOp("add", 2), ChainOp("maximum", 3))[: 2 + relu]
-            zero: Any = (np.float32(0),) * relu
-            get_chain(ops, 3 + relu, frozenset((3,) * relu)).run_parallel(out, factors, bias, *zero, out)
+    def round_to(self, x: Array, out: Array, *, scale: float | None) -> None:
+        """Compute ``out = round(x / scale)`` in int8, or x rounded to the bits of bfloat16."""
+        factor = () if scale is None else (np.array([1 / scale], np.float32),)
+        self._execute(self._get_cached(create_rounding, (x.size,), out.dtype), (x, out, *factor))
 
-    def quantized_conv(
-        self,
-        layer: ConvLayer,
-        x: Array,
-        W: Array,
-        factors: Array,
-        bias: Array,
-        out: Array,
-        *,
-        scale: float,
-        relu: bool,
-    ) -> None:
-        """Compute ``out = factors conv(round(x / scale), W) + bias`` of images in NHWC, or max(., 0) of it."""
-        conv: Any = self._get_quantized_conv(layer, relu)
-        x8 = self._round_to_int8(x, scale)
-        W = self._reorder_operand(conv, dnnl.ARG_WEIGHTS, W)
-        self._execute(conv.primitive, (x8, W, out, bias, factors))
+    def quantized_dot(self, x: Array, W: Array, bias: Array, *arrays: Array, relu: bool) -> None:
+        """Compute ``out = factors (W x) + bias``, or max(., 0) of it: (nin, N), (nout, nin)."""
+        *factors, out = arrays
+        self._execute(self._get_cached(create_quantized_dot, (*W.shape, x.shape[1]), W.dtype), (W, x, out))
+        if not self.runtime.has_values:
+            return
+        is_fused = relu and self._is_without_nan(x)
+        operands: list[Any] = [*factors, bias, *(np.float32(0),) * is_fused]
+        names = ["mul"] * len(factors) + ["add"] + ["maximum"] * is_fused
+        ops, scalars = tuple(map(ChainOp, names, range(1, 4))), frozenset((len(names),) * is_fused)
+        get_chain(ops, len(names) + 1, scalars).run_parallel(out, *operands, out)
+        if relu and not is_fused:
+            np.maximum(out, 0, out=out)
 
-    def _get_quantized_conv(self, layer: ConvLayer, relu: bool) -> ReorderedPrimitive | None:
+    def quantized_conv(self, layer: ConvLayer, x: Array, W: Array, bias: Array, *arrays: Array, relu: bool) -> None:
+        """Compute ``out = factors conv(x, W) + bias`` of images in NHWC, or max(., 0) of it."""
+        *factors, out = arrays
+        is_fused = relu and self._is_without_nan(x)
+        conv: Any = self._get_quantized_conv(layer, W.dtype, is_fused)
+        self._execute(conv.primitive, (x, self._reorder_operand(conv, dnnl.ARG_WEIGHTS, W), out, bias, *factors))
+        if relu and not is_fused:
+            np.maximum(out, 0, out=out)
+
+    def _is_without_nan(self, x: Array) -> bool:
+        """Return whether sums of products with x have no NaN, of which oneDNN's max(., 0) is 0: if x is finite."""
+        if x.dtype == np.int8 or not self.runtime.has_values:
+            return True
+        return bool(x.max() < BFLOAT16_INFINITY and x.view(np.uint16).max() < BFLOAT16_INFINITY | 1 << 15)
+
+    def _get_quantized_conv(self, layer: ConvLayer, dtype: np.dtype[Any], relu: bool) -> ReorderedPrimitive | None:
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
-        conv: ReorderedPrimitive | None = self._get_cached(create_quantized_conv, sizes, relu, subject=layer)
+        conv: ReorderedPrimitive | None = self._get_cached(create_quantized_conv, sizes, dtype, relu, subject=layer)
         return conv
-
-    def _round_to_int8(self, x: Array, scale: float) -> Any:
-        """Return ``x / scale`` rounded to int8 in a workspace."""
-        x8 = self._arg_buffer(dnnl.ARG_SRC, x.size, np.dtype(np.int8))
-        self._execute(self._get_cached(create_rounding, (x.size,)), (x, x8, np.array([1 / scale], np.float32)))
-        return x8
 
     # --- pooling ---
 
@@ -444,14 +446,18 @@ class ConvolutionDesc:
     """Descriptors of a convolution. Depth is left out where it is 1.
 
     Images are NHWC, which is at least as fast as oneDNN's blocked layouts for any number of channels; filters are in a
-    layout that oneDNN chooses. ``attr``: the attributes of a primitive for images and filters of int8, with a bias.
+    layout that oneDNN chooses. ``dtype``: that of images and filters. ``attr``: the attributes of the primitive.
     """
 
     def __init__(
-        self, library: dnnl.Library, layer: ConvLayer, with_bias: bool = False, attr: dnnl.Handle | None = None
+        self,
+        library: dnnl.Library,
+        layer: ConvLayer,
+        with_bias: bool = False,
+        dtype: str = "float32",
+        attr: dnnl.Handle | None = None,
     ) -> None:
         self.library, self.attr = library, attr or library.default_attr
-        dtype = "float32" if attr is None else "int8"
         first = 2 if layer.D == layer.T == layer.M == 1 else 1  # axis: depth is left out where it is 1
         inner, (C, *window, K) = slice(first, 4), (layer.dimF[0], *layer.dimF[first:])
         self.src_desc, self.dst_desc = (
@@ -515,31 +521,34 @@ def create_fprop(library: dnnl.Library, layer: ConvLayer, with_bias: bool = Fals
     )
 
 
-def create_quantized_conv(library: dnnl.Library, layer: ConvLayer, relu: bool) -> ReorderedPrimitive:
-    """Create a convolution of int8, with arguments images, filters, results, bias and factors of the channels."""
-    attr = library.scaled_attr(dnnl.ARG_WEIGHTS, 1 if layer.groups == 1 else 3, relu)
-    desc = ConvolutionDesc(library, layer, True, attr)
-    args = dnnl.ARG_SRC, dnnl.ARG_WEIGHTS, dnnl.ARG_DST, dnnl.ARG_BIAS, WEIGHT_SCALES
+def create_quantized_conv(
+    library: dnnl.Library, layer: ConvLayer, dtype: np.dtype[Any], relu: bool
+) -> ReorderedPrimitive:
+    """Create a convolution with arguments images, filters, results, bias and, for int8, factors of the channels."""
+    scales = {dnnl.ARG_WEIGHTS: 1 if layer.groups == 1 else 3} if dtype == np.int8 else {}
+    desc = ConvolutionDesc(library, layer, True, dtype.name, library.create_attr(scales, relu))
+    args = dnnl.ARG_SRC, dnnl.ARG_WEIGHTS, dnnl.ARG_DST, dnnl.ARG_BIAS, *(WEIGHT_SCALES,) * len(scales)
     return desc.create_primitive(desc.forward_desc, (), dnnl.ARG_WEIGHTS, *args)
 
 
-def create_quantized_dot(library: dnnl.Library, sizes: tuple[int, int, int]) -> dnnl.Primitive:
-    """Create the product of int8 matrices (nout, nin) and (nin, N) into float32 ones."""
+def create_quantized_dot(library: dnnl.Library, sizes: tuple[int, int, int], dtype: np.dtype[Any]) -> dnnl.Primitive:
+    """Create the product of matrices (nout, nin) and (nin, N) into float32 ones."""
     nout, nin, N = sizes
-    W, x = library.memory_desc((nout, nin), (nin, 1), "int8"), library.memory_desc((nin, N), (N, 1), "int8")
+    W, x = (library.memory_desc(dims, (dims[1], 1), dtype.name) for dims in ((nout, nin), (nin, N)))
     out = library.memory_desc((nout, N), (N, 1))
     args = library.engine, W.handle, x.handle, None, out.handle, library.default_attr
     primitive_desc = library.primitive_desc("matmul", *args)
     return dnnl.Primitive(library, primitive_desc, {dnnl.ARG_SRC: W, dnnl.ARG_WEIGHTS: x, dnnl.ARG_DST: out})
 
 
-def create_rounding(library: dnnl.Library, shape: tuple[int]) -> dnnl.Primitive:
-    """Create the copy of a float32 vector, times a factor, to the nearest int8, with ties to even."""
-    x, x8, factor = (
-        library.memory_desc(n, (1,), dtype) for n, dtype in ((shape, "float32"), (shape, "int8"), ((1,), "float32"))
+def create_rounding(library: dnnl.Library, shape: tuple[int], dtype: np.dtype[Any]) -> dnnl.Primitive:
+    """Create the copy of a float32 vector, for int8 times a factor, to the nearest number, with ties to even."""
+    x, out, factor = (
+        library.memory_desc(n, (1,), name) for n, name in ((shape, "float32"), (shape, dtype.name), ((1,), "float32"))
     )
-    args = x.handle, library.engine, x8.handle, library.engine, library.scaled_attr(dnnl.ARG_SRC, 0)
-    descs = {dnnl.ARG_SRC: x, dnnl.ARG_DST: x8, dnnl.ARG_SCALES | dnnl.ARG_SRC: factor}
+    scales = {dnnl.ARG_SRC: 0} if dtype == np.int8 else {}
+    args = x.handle, library.engine, out.handle, library.engine, library.create_attr(scales)
+    descs = {dnnl.ARG_SRC: x, dnnl.ARG_DST: out} | {dnnl.ARG_SCALES | arg: factor for arg in scales}
     return dnnl.Primitive(library, library.primitive_desc("reorder", *args), descs)
 
 
@@ -702,6 +711,15 @@ class OneDNNBatchNorm(OneDNNConvolution):
         """Copy a transpose of float32 into a contiguous array."""
         if self.runtime.has_values:
             copy_transposed(x, out)
+
+    def try_copy_transposed(self, x: Array, out: Array) -> bool:
+        """Copy a large transpose of float32 from the host and return True, or return False if that is not faster."""
+        if x.size < MIN_ALIASED_ELEMENTS or x.strides[-1] % ALIASED_BYTES or not self.computes_transposes():
+            return False
+        if not self.runtime.has_values or not copy_transposed.is_supported(x, out) or np.may_share_memory(x, out):
+            return False
+        copy_transposed(x, out)
+        return True
 
     def computes_softmax(self, rows: tuple[int, ...]) -> bool:
         """Return whether oneDNN has a fast primitive that is precise: it adds the float32 elements of a row."""
