@@ -243,34 +243,6 @@ def quantized_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
     return PrimitiveCall(run, inputs, (v,))
 
 
-def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
-    """Return the normalization of rows, or of the channels of images in NHWC, with the statistics that are read."""
-    step, reshape = plan.step_of(v), primitives.runtime.reshape
-    outputs = [u for u in plan.stages[plan.stage_of[v]].steps if u in plan.temporaries or u in plan.outputs]
-    inputs: Any = step.inputs
-    names, attrs = [plan.step_of(u).op.name for u in outputs], dict(step.attrs)
-    is_strided = not plan.is_contiguous(inputs[0])
-    function: Callable[..., None]
-    if v in plan.reordered:
-        C, rows, function = step.shape[-1], rows_shape(step.shape), primitives.batch_norm
-        shapes: list[Any] = [rows, *[(1, C)] * (len(inputs) - 1), rows, (1, C), (1, C)]
-    else:
-        rows, function = matrix_shape(step.shape, attrs.pop("rank")), primitives.row_norm
-        C, shapes = rows[0], [rows, *[rows[1:]] * (len(inputs) - 1), rows, rows[:1], rows[:1]]
-
-    def run(x: NativeArray, *arrays: NativeArray) -> None:
-        x = contiguous_copy(primitives, 0, x) if is_strided else x
-        parameters, computed = arrays[: len(inputs) - 1], arrays[len(inputs) - 1 :]
-        results = dict(zip(names, computed, strict=True))
-        for op, size in ((NORMALIZED, x.shape), (MEANS, (C,)), (VARIANCES, (C,))):
-            if op.name not in results:  # only others are read, such as the statistics for the gradient
-                results[op.name] = primitives.get_workspace(op.name, size, x)
-        ordered = (results[op.name] for op in (NORMALIZED, MEANS, VARIANCES))
-        function(*map(reshape, (x, *parameters, *ordered), shapes), **attrs)
-
-    return PrimitiveCall(run, inputs, tuple(outputs))
-
-
 def roi_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall | None:
     """Return the search for the largest pixels of regions of float images; None for other images."""
     step, inputs = plan.step_of(v), cast("tuple[int, int]", plan.step_of(v).inputs)
@@ -502,9 +474,10 @@ def choose_primitives(primitives: ReferencePrimitives, plan: Plan) -> None:
     convolutions = [v for v in preferring if plan.step_of(v).op.name in CONVOLUTIONS]
     if not convolutions or (len(preferring) < 2 and not reorders_filters(primitives, plan, convolutions[0])):
         preferring = set()
-    formulas = find_formulas(primitives, plan, preferring)
+    readers = find_readers(plan)
+    formulas = find_formulas(primitives, plan, preferring, readers)
     reordering = {v for v in preferring if reorders_filters(primitives, plan, v)}
-    formulas += [x for v in reordering if (x := find_conv_bias(plan, v))]
+    formulas += [x for v in reordering if (x := find_conv_bias(plan, v, readers))]
     inputs = {x for s in plan.steps if s.kind == "elementwise" for x in s.inputs if isinstance(x, int)}
     if preferring or formulas or any(is_transpose(primitives, plan, x) for x in inputs):
         PlanRewriter(primitives, plan, preferring, reordering).rewrite(formulas)
@@ -560,7 +533,19 @@ class Formula(NamedTuple):
         return min(v for v in self.results if v > max(self.operands))
 
 
-def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> list[Formula]:
+Readers = dict[int, list[int]]  # {value: the steps that read it, each once}
+
+
+def find_readers(plan: Plan) -> Readers:
+    """Return the steps that read each value."""
+    readers = Readers()
+    for v, step in plan.numbered_steps:
+        for x in {x for x in step.inputs if isinstance(x, int)}:
+            readers.setdefault(x, []).append(v)
+    return readers
+
+
+def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[int], readers: Readers) -> list[Formula]:
     """Return the formulas of float32 that primitives compute; of the norms of the same values, the first."""
     found: list[Formula] = []
     normalized: set[int] = set()
@@ -575,7 +560,7 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
             formula = find_quantized(primitives, plan, v)
         elif name in ("batch_norm", "normalize") and operands[0] not in normalized:
             if name == "batch_norm" and skip_reshapes(plan, operands[0]) in preferring:
-                formula = find_batch_norm(primitives, plan, v)
+                formula = find_batch_norm(primitives, plan, v, readers)
             elif not preferring or len(step.shape) == 2:  # reordered images would be copied to CHWN and back
                 formula = find_row_norm(primitives, plan, v)
             normalized.update(operands[:1] if formula else ())
@@ -584,10 +569,10 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
     backward: list[Formula] = []
     for v, step in plan.numbered_steps:
         if step.dtype == "float32" and len(step.inputs) == 2:
-            formula = find_softmax_backward(primitives, plan, v) or find_norm_backward(plan, v, forward)
+            formula = find_softmax_backward(primitives, plan, v) or find_norm_backward(plan, v, forward, readers)
             backward += [formula] if formula else []
     replaced = {u for x in backward for v in x.results for u in formula_values(plan, v, x.operands)}
-    return [*(scaled(plan, formula, replaced) for formula in found), *backward]
+    return [*(scaled(plan, formula, replaced, readers) for formula in found), *backward]
 
 
 def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -616,7 +601,7 @@ def find_softmax_backward(primitives: ReferencePrimitives, plan: Plan, v: int) -
     return None
 
 
-def find_norm_backward(plan: Plan, v: int, forward: dict[int, Formula]) -> Formula | None:
+def find_norm_backward(plan: Plan, v: int, forward: dict[int, Formula], readers: Readers) -> Formula | None:
     """Return ``(dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)`` of rows z that a primitive normalizes."""
     for centered, scale in operand_orders(plan, v, "mul"):
         for difference, product in operand_orders(plan, centered, "sub")[:1]:
@@ -633,21 +618,27 @@ def find_norm_backward(plan: Plan, v: int, forward: dict[int, Formula]) -> Formu
                     if is_gradient:
                         operands = dz, *formula.operands, mean, variance
                         gradient = Formula(operands, {v: NORMALIZED_BACKWARD}, formula.attrs)
-                        return find_parameter_gradients(plan, gradient, z) or gradient
+                        return find_parameter_gradients(plan, gradient, z, readers) or gradient
     return None
 
 
-def find_parameter_gradients(plan: Plan, formula: Formula, z: int) -> Formula | None:
+def find_parameter_gradients(plan: Plan, formula: Formula, z: int, readers: Readers) -> Formula | None:
     """Return the gradients of rows x, gamma and beta of ``gamma z + beta``, if those of all three are computed."""
     (dz, *others), rank = formula.operands, formula.attrs["rank"]
-    sums = {s.inputs[0]: u for u, s in plan.numbered_steps if s.op.name == "sum" and s.attrs["axis"] == (*range(rank),)}
+
+    def sum_rows(x: int) -> int | None:
+        """Return the sum of all rows x, if there is one."""
+        sums = [u for u in readers.get(x, ()) if plan.step_of(u).op.name == "sum"]
+        return next((u for u in sums if plan.step_of(u).attrs["axis"] == (*range(rank),)), None)
+
     for dy, gamma in operand_orders(plan, dz, "mul"):
-        products = [x for x in sums if {*inputs_of(plan, x, "mul")} == {z, dy}]
-        if products and dy in sums and is_row(plan, gamma, plan.shape(z), rank):
-            more = {sums[products[0]]: GAMMA_BACKWARD, sums[dy]: BETA_BACKWARD}
+        products = [x for x in readers.get(z, ()) if {*inputs_of(plan, x, "mul")} == {z, dy}]
+        dgamma, dbeta = next((u for x in products if (u := sum_rows(x)) is not None), None), sum_rows(dy)
+        if dgamma is not None and dbeta is not None and is_row(plan, gamma, plan.shape(z), rank):
+            more = {dgamma: GAMMA_BACKWARD, dbeta: BETA_BACKWARD}
             found = Formula((dy, *others, gamma), formula.results | more, formula.attrs)
-            readers = [u for u, step in plan.numbered_steps if more.keys() & {*step.inputs}]
-            return found if found.place < min(readers, default=found.place + 1) else None
+            first = min((u for x in more for u in readers.get(x, ())), default=found.place + 1)
+            return found if found.place < first else None
     return None
 
 
@@ -700,7 +691,7 @@ def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formul
     return Formula((x,), results, {"rank": rank, "eps": eps}, tuple(parameters))
 
 
-def scaled(plan: Plan, formula: Formula, replaced: Collection[int]) -> Formula:
+def scaled(plan: Plan, formula: Formula, replaced: Collection[int], readers: Readers) -> Formula:
     """Return the formula of ``gamma z + beta`` for that of normalized rows z, if only ``replaced`` steps read z, too.
 
     gamma and beta have a number for each element of a row.
@@ -710,7 +701,7 @@ def scaled(plan: Plan, formula: Formula, replaced: Collection[int]) -> Formula:
         return formula
     shape = plan.shape(main)
     for name in ("mul", "add"):
-        reader = None if main in plan.outputs else find_reader(plan, main, replaced)
+        reader = None if main in plan.outputs else find_reader(readers, main, replaced)
         others: Any = [x for x in plan.step_of(reader).inputs if x != main] if reader is not None else ()
         if reader is None or len(others) != 1 or not is_row(plan, others[0], shape, rank):
             return formula
@@ -729,7 +720,7 @@ def is_row(plan: Plan, x: Any, shape: Shape, rank: int) -> bool:
     return (1,) * (len(shape) - len(plan.shape(x))) + plan.shape(x) == (1,) * rank + shape[rank:]
 
 
-def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
+def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int, readers: Readers) -> Formula | None:
     """Return a batch_norm with gamma and beta, of images from a convolution in NHWC; with max(., 0) of it, if read."""
     step = plan.composites[v]
     operands = cast("tuple[int, ...]", step.inputs)
@@ -740,15 +731,15 @@ def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Form
         return None
     if (statistics := find_statistics(plan, v)) is None:
         return None
-    relu, (mean, variance) = find_relu(plan, v), statistics
+    relu, (mean, variance) = find_relu(plan, v, readers), statistics
     results = {v if relu is None else relu: NORMALIZED, mean: MEANS, variance: VARIANCES}
     return Formula(operands, results, step.attrs | {"relu": relu is not None})
 
 
-def find_conv_bias(plan: Plan, v: int) -> Formula | None:
+def find_conv_bias(plan: Plan, v: int, readers: Readers) -> Formula | None:
     """Return the sum of a convolution and a bias, or max(., 0) of it, of which nothing else is read."""
     step = plan.step_of(v)
-    reader = find_reader(plan, v)
+    reader = find_reader(readers, v)
     if step.op.name != "conv" or v in plan.outputs or reader is None:
         return None
     total = plan.step_of(reader)
@@ -758,7 +749,7 @@ def find_conv_bias(plan: Plan, v: int) -> Formula | None:
         return None
     if plan.shape(others[0]) != (K,) + (1,) * (len(step.shape) - 1):
         return None
-    relu = find_relu(plan, reader)
+    relu = find_relu(plan, reader, readers)
     result = {reader: CONV_BIAS} if relu is None else {relu: CONV_BIAS_RELU}
     return Formula((*step.inputs, *others), result, step.attrs)  # type: ignore[arg-type]
 
@@ -790,17 +781,17 @@ def matrix_shape(shape: Shape, rank: int) -> Shape:
     return math.prod(shape[:rank]), math.prod(shape[rank:])
 
 
-def find_relu(plan: Plan, v: int) -> int | None:
+def find_relu(plan: Plan, v: int, readers: Readers) -> int | None:
     """Return ``max(., 0)`` of a value that nothing else reads; else None."""
-    reader = None if v in plan.outputs else find_reader(plan, v)
+    reader = None if v in plan.outputs else find_reader(readers, v)
     step = None if reader is None else plan.step_of(reader)
     return reader if step is not None and (step.op.name, step.inputs) == ("maximum", (v, Constant(0))) else None
 
 
-def find_reader(plan: Plan, v: int, ignored: Collection[int] = ()) -> int | None:
+def find_reader(readers: Readers, v: int, ignored: Collection[int] = ()) -> int | None:
     """Return the step that reads a value, if there is only one that is not ignored."""
-    readers = [u for u, step in plan.numbered_steps if v in step.inputs and u not in ignored]
-    return readers[0] if len(readers) == 1 else None
+    left = [u for u in readers.get(v, ()) if u not in ignored]
+    return left[0] if len(left) == 1 else None
 
 
 def formula_values(plan: Plan, v: int, operands: Collection[int]) -> list[int]:

@@ -10,6 +10,7 @@ import pytest
 from helpers.onednn_primitives import needs
 
 from neonlite import Autodiff, Backend
+from neonlite.backend.planning.steps import StepList
 from neonlite.backend.primitives.rows import (
     NORMALIZED,
     NORMALIZED_BACKWARD,
@@ -360,6 +361,26 @@ def test_a_gain_of_each_element_or_each_row_is_no_gamma_of_a_layer_norm(cpu: Bac
         expected = layer_norm_gradients(x.get(), gain.get(), error.get())
         for one, other in zip(found, (expected[0], expected[2], expected[1]), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_the_search_for_norms_takes_time_proportional_to_their_number(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[int] = []
+    steps: Any = StepList.numbered_steps
+    counting = property(lambda plan: listed.append(len(plan.steps)) or steps.fget(plan))
+    monkeypatch.setattr(StepList, "numbered_steps", counting)
+
+    def count(n: int) -> int:
+        x, (*rows,) = cpu.array(RNG(n).normal(size=(2, 3))), (cpu.array(RNG(k).normal(size=(1, 3))) for k in range(n))
+        y: Any = x
+        for row in rows:
+            y = cpu.layer_norm(y, row, row, axis=-1) + x
+        listed.clear()
+        cpu.plan(*Autodiff(y, cpu, x).get_grad_op_tree([x, *rows]))
+        return len(listed)
+
+    assert count(4) == count(16)
 
 
 def test_second_derivatives_of_a_layer_norm_are_those_of_float64(cpu: Backend) -> None:
