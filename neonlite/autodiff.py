@@ -472,25 +472,25 @@ def add_gradients(be: BackendBase, parts: Sequence[Operand]) -> Operand:
     """Return the sum of gradients; slices of one place are added first, and slices that tile an axis concatenated."""
     if len(parts) == 1:
         return parts[0]
-    slices: dict[Any, list[OpTreeNode]] = {}  # the gradients of slices of each place
+    slices: dict[Any, list[OpTreeNode]] = {}  # the gradients of slices of each place in an operand of some shape
     for x in parts:
         if isinstance(x, OpTreeNode) and x.op == "slice_backward":
-            slices.setdefault(x.info.attrs["index"], []).append(x)
+            slices.setdefault((x.info.attrs["index"], x.shape), []).append(x)
     others = [x for x in parts if not isinstance(x, OpTreeNode) or x.op != "slice_backward"]
-    total = {box: reduce(add, [x.left for x in same]) for box, same in slices.items()}
-    if slices and not others:
-        to = parts[0].shape
-        cut = {axis for box in slices for axis, part in enumerate(box) if part != (0, to[axis], 1)}
+    total = {place: reduce(add, [x.left for x in same]) for place, same in slices.items()}
+    if not others and len({to for _, to in slices}) == 1:
+        to, boxes = parts[0].shape, [box for box, _ in slices]
+        cut = {axis for box in boxes for axis, part in enumerate(box) if part != (0, to[axis], 1)}
         if len(cut) == 1:
             (axis,) = cut
-            order = sorted(slices, key=lambda box: box[axis])
+            order = sorted(boxes, key=lambda box: box[axis])
             ends = [0, *accumulate(box[axis][1] for box in order)]
             is_tiled = all(box[axis] == (ends[k], ends[k + 1] - ends[k], 1) for k, box in enumerate(order))
             if is_tiled and ends[-1] == to[axis]:
-                return be.concat([total[box] for box in order], axis=axis)
+                return be.concat([total[box, to] for box in order], axis=axis)
     placed = [
-        same[0] if len(same) == 1 else build_node(be, OPS["slice_backward"], [total[box]], same[0].info.attrs)
-        for box, same in slices.items()
+        same[0] if len(same) == 1 else build_node(be, OPS["slice_backward"], [total[place]], same[0].info.attrs)
+        for place, same in slices.items()
     ]
     return reduce(add, [*others, *placed])
 

@@ -251,6 +251,17 @@ def test_a_derivative_along_a_direction_has_the_dtype_and_the_shape_of_the_value
     assert change.numpy().tolist() == [[2] * 3] * 2
 
 
+def test_the_changes_of_equal_slices_of_places_of_other_shapes_are_added_as_they_are_broadcast(be: Backend) -> None:
+    def place(x: Any, rows: int) -> Any:
+        """Return zeros (rows, 4) with x as the elements 1 and 2 of the first row."""
+        return nl.vjp(lambda t: t[0:1, 1:3], xp.zeros((rows, 4)))[1](x)[0]
+
+    x, y = xp.asarray([[1.0, 2.0]]), xp.asarray([[10.0, 20.0]])
+    value, change = nl.jvp(lambda x, y: place(x, 3) + place(y, 1), (x, y), (x, y))
+    assert value.numpy().tolist() == [[0, 11, 22, 0], [0, 10, 20, 0], [0, 10, 20, 0]]
+    assert change.numpy().tolist() == value.numpy().tolist()  # the function is linear
+
+
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
 def test_a_jacobian_has_the_axes_of_the_result_and_then_those_of_the_argument(be64: Backend, mode: str) -> None:
     a, x = RNG.normal(size=(2, 3)), RNG.normal(size=(3, 4))
