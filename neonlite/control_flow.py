@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from operator import or_
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -313,8 +314,8 @@ def scan(
 ) -> tuple[Any, Any]:
     """Return the last state of a recurrence and the outputs of all its steps: ``state, y = f(state, x)``.
 
-    It is a Python loop: a function of ``jit`` gets the ops of all steps. For no steps, the function is called once with
-    inputs of 0, as the outputs have its shapes.
+    It is a Python loop: a function of ``jit`` gets the ops of all steps. For no steps, the function is traced once with
+    inputs of 0, as by ``jit``, as the outputs have its shapes; what it assigns is forgotten.
 
     Parameters
     ----------
@@ -354,7 +355,8 @@ def scan(
     expected, steps = container_of(init), lengths[0]
     for k in range(max(steps, 1)):
         parts = [x[k] if steps else element_of_zeros(x) for x in inputs]
-        pair: Any = f(state, None if xs is None else unflatten(structure, iter(parts)))
+        with nullcontext() if steps else without_effects("scan"):
+            pair: Any = f(state, None if xs is None else unflatten(structure, iter(parts)))
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise TypeError(f"scan: expected a pair (state, output) from the function, got {describe(pair)}")
         state = pair[0]
@@ -366,10 +368,24 @@ def scan(
         layout, leaves = parts_of(pair[1])
         outputs.append(leaves)
     be = backend_of(state, *outputs)
-    columns = [None if None in column else stack(be, column) for column in zip(*outputs, strict=True)]
-    if not steps:
-        state, columns = init, [None if column is None else column[:0] for column in columns]
-    return state, unflatten(layout, iter(columns))
+    columns = [
+        None if any(x is None for x in column) else stack(be, column, steps) for column in zip(*outputs, strict=True)
+    ]
+    return state if steps else init, unflatten(layout, iter(columns))
+
+
+@contextmanager
+def without_effects(name: str) -> Iterator[None]:
+    """Trace what this thread does in a ``with`` block, and forget what it assigns."""
+    outer, trace = tracing(), Trace(name)
+    if outer is not None:
+        trace.created, trace.uses = outer.created, outer.uses
+    try:
+        with trace:
+            yield
+    finally:
+        if outer is not None:
+            outer.__enter__()
 
 
 def container_of(x: Any) -> tuple[Any, list[tuple[int, ...]]]:
@@ -384,8 +400,8 @@ def element_of_zeros(x: Any) -> Any:
     return xp.zeros(x.shape[1:], dtype=xp.asarray(x).dtype)
 
 
-def stack(be: Any, column: Sequence[Any]) -> Any:
-    """Return arrays, or tensors, stacked along a new first axis."""
-    if all(isinstance(x, Operand) for x in column):
-        return be.stack(list(column), axis=0)
-    return be.array_api.stack([be.array_api.asarray(x) for x in column])
+def stack(be: Any, column: Sequence[Any], steps: int) -> Any:
+    """Return the arrays, or tensors, of some steps stacked along a new first axis; of no steps, of one that is not."""
+    if not all(isinstance(x, Operand) for x in column):
+        return be.array_api.stack([be.array_api.asarray(x) for x in column])[:steps]
+    return be.stack(list(column), axis=0) if steps else be.zeros((0, *column[0].shape), dtype=column[0].info.dtype)

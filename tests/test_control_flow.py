@@ -81,6 +81,30 @@ def test_a_scan_of_no_steps_returns_the_first_state_and_empty_outputs(cpu: Backe
     assert nl.scan(lambda s, x: (s, x), 1.0, np.zeros((0, 2)))[1].shape == (0, 2)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_scan_of_no_steps_assigns_nothing(cpu: Backend, compiled: bool) -> None:
+    w = cpu.array([[5.0]])
+
+    def step(s: Any, x: Any) -> Any:
+        w[:] = w + 1
+        return s, w * 2
+
+    def f(xs: Any) -> Any:
+        w[:] = w + 10
+        _, outputs = nl.scan(step, 1.0, xs)
+        w[:] = w * 2
+        return outputs
+
+    outputs = (nl.jit(f) if compiled else f)(xp.zeros((0, 3)))
+    assert (w.get().item(), outputs.shape) == (30, (0, 1, 1))
+
+
+def test_the_outputs_of_a_scan_may_be_arrays_of_numpy_or_tensors(cpu: Backend) -> None:
+    for n in (0, 2):
+        _, outputs = nl.scan(lambda s, x: (s, {"a": np.ones(3), "t": cpu.ones((1, 2))}), 1.0, xp.zeros((n,)))
+        assert (outputs["a"].shape, outputs["t"].shape) == ((n, 3), (n, 1, 2))
+
+
 def collatz(n: Any) -> Any:
     """Return the number of steps from n to 1, by halves and 3n + 1."""
     return nl.while_loop(
