@@ -48,6 +48,7 @@ MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an 
 # of the rows of which oneDNN adds the gradients of gamma and beta one by one: the error of the sums over 2**18 rows is
 # 2e-6, and 1e-5 without blocks
 GRADIENT_BLOCK_ELEMENTS = 1 << 17
+MIN_GRADIENT_ROWS = 16  # of a block: the sums of each block are stored. 200 rows of 200,000 take 0.46 of the time of 1
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
@@ -797,7 +798,7 @@ class OneDNNBatchNorm(OneDNNConvolution):
         The blocks depend on the shape alone, so that results do not depend on the number of threads.
         """
         (length, n), dx = x.shape, results[0]
-        size = max(1, GRADIENT_BLOCK_ELEMENTS // n)
+        size = max(MIN_GRADIENT_ROWS, GRADIENT_BLOCK_ELEMENTS // n)
         parts = self.get_workspace("gradients of gamma and beta", (2, -(-length // size), n), x)
 
         def work(blocks: Iterator[int]) -> None:

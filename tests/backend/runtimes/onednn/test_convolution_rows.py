@@ -437,6 +437,16 @@ def test_the_gradients_of_many_rows_are_precise(cpu: Backend) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * np.abs(other).max())
 
 
+def test_the_gradients_of_long_rows_need_little_memory_besides_the_results(cpu: Backend) -> None:
+    shape = (64, GRADIENT_BLOCK_ELEMENTS // 2)
+    x, gamma, beta = (
+        cpu.array(RNG(n).normal(size=size)) for n, size in enumerate([shape, (1, shape[1]), (1, shape[1])])
+    )
+    before = cpu.memory().workspaces
+    cpu.evaluate(Autodiff(cpu.layer_norm(x, gamma, beta, axis=1), cpu, x).get_grad_op_tree([x, gamma, beta]))
+    assert 0 < cpu.memory().workspaces - before < x.nbytes / 4
+
+
 def test_the_results_of_rows_do_not_depend_on_the_number_of_threads(
     cpu: Backend, threads: Callable[[int], None]
 ) -> None:
