@@ -149,6 +149,12 @@ def summarize(network: Any, in_obj: Any, cost: Any, optimizer: Any) -> Summary:
             f"{network.name}: expected a configured network, got one without shapes. Pass the shape of a sample: "
             "summary(shape)."
         )
+    rounded = next((x for x in network.leaves() if hasattr(x, "number_format")), None)
+    if rounded is not None:
+        raise ValueError(
+            f"{network.name}.summary: expected float weights, as training has them, got the {rounded.number_format} "
+            f"weights of {rounded.name}. Summarize the model that was quantized, or print this one."
+        )
     if cost is not None:
         kind, way_out = "a GeneralizedCost or Multicost", ". Pass GeneralizedCost(cost)."
         with_attributes(f"{network.name}.summary: cost", cost, "get_cost", kind, way_out)

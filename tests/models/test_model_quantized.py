@@ -305,11 +305,15 @@ def test_a_model_of_labels_and_scaled_rows_stays_one():
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
-def test_a_model_of_rounded_weights_is_not_trained(dtype):
+def test_a_model_of_rounded_weights_is_not_trained_nor_its_training_summarized(dtype):
     model, x = model_of(zoo.mlp(2, (4,)), 3), rows(8, 3)
     message = rf"expected float weights, got the {dtype} weights of .*Train the model that was quantized"
     with pytest.raises(ValueError, match=message):
         model.quantize(x, dtype=dtype).fit(x, np.arange(8) % 2, epochs=1)
+    with pytest.raises(
+        ValueError, match=rf"summary: expected float weights, .* got the {dtype} weights of .*print this"
+    ):
+        model.quantize(x, dtype=dtype).summary()
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
