@@ -1,4 +1,4 @@
-"""Divide the time of neonlite among the libraries that it calls: what is left of it is the floor of any other planning.
+"""Divide the time of neonlite among the libraries that it calls; the sum of theirs is the floor of any other planning.
 
 python benchmarks/floors.py           # four minutes; writes results/floors.json and results/floors.md
 python benchmarks/floors.py --quick   # a smoke test with few rounds; writes nothing

@@ -257,7 +257,7 @@ class QuantizedLinear(QuantizedLayer, Linear):
 
     def __init__(self, nout: int, scale: float | None = None, relu: bool = False, name: str | None = None) -> None:
         super().__init__(nout, Constant(0), name=name)
-        self.scale = None if scale is None else check_number(f"{self.name}: scale", scale, 0)
+        self.scale = None if scale is None else check_number(f"{self.name}: scale", scale, above=0)
         self.relu = boolean(f"{self.name}: relu", relu)
 
     def formula(self, x: Tensor) -> Operand:
@@ -294,7 +294,7 @@ class QuantizedConvolution(QuantizedLayer, Convolution):
         name: str | None = None,
     ) -> None:
         super().__init__(fshape, strides, padding, dilation, Constant(0), name=name)
-        self.scale = None if scale is None else check_number(f"{self.name}: scale", scale, 0)
+        self.scale = None if scale is None else check_number(f"{self.name}: scale", scale, above=0)
         self.relu = boolean(f"{self.name}: relu", relu)
 
     def _image_formula(self, x: Operand) -> Operand:

@@ -355,3 +355,5 @@ def test_errors_name_the_way_out():
         model.quantize(x).quantize(x)
     with pytest.raises(ValueError, match="finite"):
         model.quantize(np.full((2, 3), np.nan))
+    with pytest.raises(ValueError, match="expected a finite number > 0 for scale, got 0"):
+        QuantizedLinear(2, scale=0)
