@@ -19,7 +19,7 @@ from neonlite import name_hints, typing
 from neonlite.backend.tensor import Tensor, overlap, view_steps
 from neonlite.backend.validation import instance
 from neonlite.messages import describe, label, listed
-from neonlite.ops import OPS, missing_gradient
+from neonlite.ops import OPS, composites, missing_gradient
 from neonlite.ops.functions import reduction_shape, widen_half
 from neonlite.optree import Operand, OpTreeNode, copy_node, create_node, postorder
 from neonlite.tree_structure import untraced
@@ -599,6 +599,8 @@ def push_forward(be: Any, trees: Sequence[Any], tangents: dict[int, Any]) -> lis
     for z in postorder(*trees, opens=opens):
         op: Any = z.info.op_def
         if opens(op):
+            if op.grad is composites.no_gradient_of_rounding and any(id(x) in known for x in z.operands):
+                op.grad()
             if id(z.opened) in known:
                 known[id(z)] = known[id(z.opened)]
         elif op.grad is not None and op.name != "pair" and z.info.dtype in FLOAT_DTYPES:

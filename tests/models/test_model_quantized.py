@@ -320,9 +320,12 @@ def test_a_model_of_rounded_weights_is_not_trained_nor_its_training_summarized(d
 def test_a_gradient_through_rounded_weights_is_refused_instead_of_zero(dtype):
     model, x = model_of(zoo.mlp(2, (4,)), 3), rows(8, 3)
     inputs = model.be.array(x.T)
-    tree = model.quantize(x, dtype=dtype).layers(inputs)
+    network = model.quantize(x, dtype=dtype).layers
+    tree = network(inputs)
     with pytest.raises(NotImplementedError, match=r"expected float weights to differentiate, .*the model that was"):
         nl.Autodiff(tree, model.be).get_grad_op_tree([inputs])
+    with pytest.raises(NotImplementedError, match=r"expected float weights to differentiate, .*the model that was"):
+        nl.jvp(network, (inputs,), (inputs,))
 
 
 @pytest.mark.filterwarnings("ignore:.*Check the weights")
