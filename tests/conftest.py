@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _pytest.assertion import rewrite
 from _pytest.doctest import DoctestModule
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
@@ -102,6 +103,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         armed_at = time.monotonic()
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile a share of the files in each process, if they were never compiled; then each process imports all files."""
+    worker = getattr(session.config, "workerinput", {"workerid": "gw0", "workercount": 1})
+    first, step = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for path in sorted(TESTS.rglob("*.py"))[first::step] if step > 1 else ():
+        compiled = rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
+        if not compiled.exists() and rewrite.try_makedirs(compiled.parent):
+            source, code = rewrite._rewrite_test(path, session.config)
+            rewrite._write_pyc(session.config.stash[rewrite.assertstate_key], code, source, compiled)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
     """Search only the package and the pages for doctests: in all tests, this would take a second."""
@@ -116,6 +128,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # gc.collect() in a test does not visit the objects of all collected tests, which takes a second
+    gc.set_threshold(20_000)  # with Python's 700, a tenth of the time of all tests is that of the garbage collector
 
 
 def pytest_report_header() -> list[str]:
