@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _pytest.assertion import rewrite
 from _pytest.doctest import DoctestModule
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
@@ -104,17 +103,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         gc.collect()
         gc.freeze()  # the objects in caches, too
         armed_at = time.monotonic()
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile in each process a share of the files that were never compiled, as each process imports all files."""
-    worker = getattr(session.config, "workerinput", {"workerid": "gw0", "workercount": 1})
-    first, step = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
-    for path in sorted(TESTS.rglob("*.py"))[first::step] if step > 1 else ():
-        compiled = rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
-        if not compiled.exists() and rewrite.try_makedirs(compiled.parent):
-            source, code = rewrite._rewrite_test(path, session.config)
-            rewrite._write_pyc(session.config.stash[rewrite.assertstate_key], code, source, compiled)
 
 
 @pytest.hookimpl(wrapper=True)
