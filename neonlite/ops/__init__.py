@@ -230,6 +230,7 @@ CONVOLUTION: dict[str, Any] = {"kind": "library", "result_dtype": "float"}
 CONVOLUTION |= {"neutral_attrs": {"strides": 1, "padding": 0, "dilation": 1, "groups": 1}}
 POOLING: dict[str, Any] = {"kind": "library", "neutral_attrs": {"strides": 1, "padding": 0, "ceil": 0, "mean": 0}}
 NO_METHOD: dict[str, Any] = {"has_method": False}
+ATTENTION: dict[str, Any] = {"kind": "library", "result_dtype": "float"} | NO_METHOD
 
 
 RECURRENCE: dict[str, Any] = {"kind": "library", "result_dtype": "float", "neutral_attrs": {"reverse": 0}}
@@ -545,6 +546,17 @@ OP_TABLE: tuple[Op, ...] = (
        formula=recurrent.final_cell_state, shape_fn=recurrent.state_shape, flops_fn=functions.no_flops,
        **RECURRENCE, **NO_METHOD),
     *recurrent_ops("gru", recurrent.gru, 5, "a GRU"),
+    # --- attention that a library computes: queries, keys and values (T, N, 3, heads, d) ---
+    Op("self_attention", linalg.run_self_attention,
+       linalg.grad_self_attention, "softmax(q k^T / sqrt(d)) v of all heads", shape_fn=linalg.attention_shape,
+       flops_fn=linalg.attention_flops, **ATTENTION),
+    Op("attention_stats", linalg.run_attention_stats,
+       None, "ln sum(e^(q k^T / sqrt(d))), (N, heads, T)", shape_fn=linalg.attention_stats_shape,
+       **ATTENTION | {"result_dtype": "explicit", "promoted_operands": slice(0)}),
+    Op("self_attention_backward", linalg.run_self_attention_backward,
+       doc="the gradient of self_attention, from its error, result, operand and stats", arity=4,
+       shape_fn=lambda dz, z, x, stats, causal: x, flops_fn=linalg.attention_flops,
+       **ATTENTION | {"promoted_operands": slice(0, 3)}),
     # --- linear algebra: matrices on the last two axes ---
     Op("tril", lambda xp, x, *, k=0: xp.tril(x, k=k),
        lambda be, dz, z, x, k=0: (be.tril(dz, k),), "x with 0 above diagonal k of its matrices",

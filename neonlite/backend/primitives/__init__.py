@@ -433,6 +433,18 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
         raise NotImplementedError
 
+    def computes_attention(self, shape: Shape, dtype: str, causal: bool) -> bool:
+        """Return whether ``attention`` and ``attention_backward`` compute queries, keys and values of a shape."""
+        return False
+
+    def attention(self, x: Array, z: Array, stats: Array, *, causal: bool) -> bool:
+        """Compute self_attention and its stats and return True, or return False where that fails."""
+        raise NotImplementedError
+
+    def attention_backward(self, dz: Array, z: Array, x: Array, stats: Array, dx: Array, *, causal: bool) -> bool:
+        """Compute the gradient of self_attention and return True, or return False where that fails."""
+        raise NotImplementedError
+
     def computes_quantized(self, layer: Any) -> bool:
         """Return whether ``quantized_conv`` computes a layer, or ``quantized_dot`` a product (nout, nin, N)."""
         return False
