@@ -1,4 +1,4 @@
-"""Functions of the op table for linear algebra on the last two axes, and for self-attention.
+"""Functions of the op table for linear algebra on the last two axes: forward functions, shape and gradient rules.
 
 The gradient rules are those of M. B. Giles, "An extended collection of matrix derivative results for forward and
 reverse mode automatic differentiation", Oxford University Computing Laboratory, report 08/01, 2008, unless a rule names
@@ -7,13 +7,11 @@ another reference. They consist of op-trees, so that they can be differentiated 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-from neonlite.ops.functions import Gradients, Shape, accumulation_dtype, broadcast_shapes
-from neonlite.ops.recurrent import build_variadic
-from neonlite.typing import HALF_DTYPES, BackendBase, Namespace, NativeArray, Operand
+from neonlite.ops.functions import Gradients, Shape, broadcast_shapes
+from neonlite.typing import BackendBase, Namespace, NativeArray, Operand
 
 # --- forward functions ---
 
@@ -326,69 +324,3 @@ def reciprocal_differences(be: BackendBase, w: Operand) -> Operand:
     """Return the matrix of 1 / (w_j - w_i) for a row w, with 0 on the diagonal; infinite for equal elements."""
     eye = identity(be, w)
     return 1 / (w - w.T + eye) - eye
-
-
-# --- self-attention of x (T, N, 3, H, d): the queries, keys and values of H heads, of T steps of N sequences -----------
-#
-# The last two axes are those of a layer's features, so that products write and read such arrays as matrices.
-
-
-def attention_scores(xp: Namespace, x: NativeArray, causal: bool) -> tuple[NativeArray, ...]:
-    """Return the scores ``Q K^T / sqrt(d)`` (N, H, T, T), -inf for later steps if causal, and Q, K and V."""
-    x = xp.astype(x, accumulation_dtype(xp, x), copy=False)
-    q, k, v = (xp.permute_dims(x[:, :, n, ...], (1, 2, 0, 3)) for n in range(3))
-    scores = q @ xp.matrix_transpose(k) / q.shape[-1] ** 0.5
-    if causal:
-        scores = xp.where(xp.tril(xp.ones_like(scores)) != 0, scores, -xp.inf)
-    return scores, q, k, v
-
-
-def run_attention_stats(xp: Namespace, x: NativeArray, *, causal: bool, to: str = "") -> NativeArray:
-    """Return ``ln sum(e^scores)``, (N, H, T)."""
-    scores, *_ = attention_scores(xp, x, causal)
-    largest = xp.max(scores, axis=-1, keepdims=True)
-    return (largest + xp.log(xp.sum(xp.exp(scores - largest), axis=-1, keepdims=True)))[..., 0]
-
-
-def run_self_attention(xp: Namespace, x: NativeArray, *, causal: bool) -> NativeArray:
-    """Return ``softmax(scores) V``, (T, N, H, d)."""
-    scores, *_, v = attention_scores(xp, x, causal)
-    e = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-    return xp.permute_dims(e / xp.sum(e, axis=-1, keepdims=True) @ v, (2, 0, 1, 3))
-
-
-def run_self_attention_backward(
-    xp: Namespace, dz: NativeArray, z: NativeArray, x: NativeArray, stats: NativeArray, *, causal: bool
-) -> NativeArray:
-    """Return ``dE/dx`` of self_attention, given its result and stats."""
-    scores, q, k, v = attention_scores(xp, x, causal)
-    dz, z = (xp.permute_dims(xp.astype(a, scores.dtype, copy=False), (1, 2, 0, 3)) for a in (dz, z))
-    weights = xp.exp(scores - stats[..., None])
-    dscores = weights * (dz @ xp.matrix_transpose(v) - xp.sum(dz * z, axis=-1, keepdims=True)) / q.shape[-1] ** 0.5
-    gradients = dscores @ k, xp.matrix_transpose(dscores) @ q, xp.matrix_transpose(weights) @ dz
-    return xp.stack([xp.permute_dims(g, (2, 0, 1, 3)) for g in gradients], axis=2)
-
-
-def attention_shape(x: Shape, **_: object) -> Shape:
-    """Return (T, N, H, d)."""
-    if len(x) != 5 or x[2] != 3:
-        raise ValueError(f"expected queries, keys and values (T, N, 3, H, d), got shape {x}")
-    return x[:2] + x[3:]
-
-
-def attention_stats_shape(x: Shape, **_: object) -> Shape:
-    """Return (N, H, T)."""
-    T, N, H, _d = attention_shape(x)
-    return (N, H, T)
-
-
-def attention_flops(z: Shape, *operands: Shape) -> int:
-    """Return the operations of the products: two forward, and five backward."""
-    return (4 if len(operands) == 1 else 10) * z[0] * math.prod(z[:2]) * math.prod(z[-2:])
-
-
-def grad_self_attention(be: BackendBase, dz: Operand, z: Operand, x: Operand, causal: bool) -> Gradients:
-    """Return ``dE/dx`` by the op that reads the stats of the forward pass."""
-    to = x.info.dtype if x.info.dtype not in HALF_DTYPES else "float32"
-    stats = be.build("attention_stats", x, causal=causal, to=to)
-    return (build_variadic(be, "self_attention_backward", dz, z, x, stats, causal=causal),)

@@ -433,7 +433,7 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
         raise NotImplementedError
 
-    def computes_attention(self, shape: Shape, dtype: str, causal: bool) -> bool:
+    def computes_attention(self, shape: Sequence[int], dtype: str, causal: bool) -> bool:
         """Return whether ``attention`` and ``attention_backward`` compute queries, keys and values of a shape."""
         return False
 

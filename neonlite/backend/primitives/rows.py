@@ -303,7 +303,7 @@ def find_indices_of(plan: Plan, v: int) -> int | None:
     return w if w != v else None
 
 
-def join_results(plan: Plan) -> None:
+def join_results(primitives: ReferencePrimitives, plan: Plan) -> None:
     """Move the steps that one primitive computes together into one stage.
 
     These are maxima and their positions, attention and its stats, and normalized images or rows and their statistics.
@@ -311,7 +311,7 @@ def join_results(plan: Plan) -> None:
     first = {
         (step.op.name, step.inputs, tuple(step.attrs.items())): v
         for v, step in plan.numbered_steps
-        if step.op.name in JOINED.values()
+        if step.op.name in JOINED.values() and find_primitive(primitives, plan, v) is not None
     }
     more: dict[int, list[int]] = {}
     for w, step in plan.numbered_steps:

@@ -32,7 +32,6 @@ from neonlite.backend.runtimes.cuda.kernels import KernelLauncher, workspace_lim
 from neonlite.backend.runtimes.cuda.libraries import PerThread
 from neonlite.backend.runtimes.cuda.op_templates import substitute
 from neonlite.backend.validation import warn
-from neonlite.ops.functions import Shape
 from neonlite.typing import HALF_DTYPES, NativeArray
 
 SPATIAL_AXES = "zyx"
@@ -448,7 +447,7 @@ class Cudnn:
         return CudnnPlan(graph, tensors, None, graph.get_workspace_size())
 
     def _create_plans(self, graph: Any, *excluded: str) -> None:
-        """Create the plans of a graph but those that are nondeterministic, inexact, too large or have excluded notes."""
+        """Create the plans of a graph, without those that are nondeterministic, too large or have an excluded note."""
         frontend = self.frontend
         graph.validate()
         graph.build_operation_graph()
@@ -469,7 +468,7 @@ class Cudnn:
         graph = frontend.pygraph(
             handle=self.handle(), io_data_type=data_type, intermediate_data_type=float32, compute_data_type=float32
         )
-        part, whole, stats = (  # dimensions (N, H, T, d), and strides, of arrays (T, N, 3, H, d), (T, N, H, d), (N, H, T)
+        part, whole, stats = (  # dimensions (N, H, T, d), and strides, of (T, N, 3, H, d), (T, N, H, d), (N, H, T, 1)
             ([N, H, T, d], [3 * H * d, d, 3 * N * H * d, 1], data_type),
             ([N, H, T, d], [H * d, d, N * H * d, 1], data_type),
             ([N, H, T, 1], [H * T, T, 1, 1], float32),
@@ -739,9 +738,9 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             return False
         return True
 
-    def computes_attention(self, shape: Shape, dtype: str, causal: bool) -> bool:
+    def computes_attention(self, shape: Sequence[int], dtype: str, causal: bool) -> bool:
         """Return whether cuDNN has plans for attention and its derivative: of 16-bit floats, and depths such as 64."""
-        if not (self.has_cudnn and dtype in HALF_DTYPES and math.prod(shape) and shape[-1] % 8 == 0):
+        if not (self.has_cudnn and dtype in HALF_DTYPES and all(shape) and shape[-1] % 8 == 0):
             return False
         T, N, _, H, d = shape
         plan = partial(self.runtime.driver.cudnn.attention_plan, AttentionShape(dtype, T, N, H, d, causal))
@@ -759,14 +758,14 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         self, causal: bool, x: NativeArray, others: Sequence[NativeArray], gradients: Sequence[NativeArray] = ()
     ) -> bool:
         """Run the plan of attention or its derivative, and return whether it succeeds."""
-        shape = AttentionShape(str(x.dtype), *x.shape[:2], *x.shape[3:], causal)
-        if (plan := self.runtime.driver.cudnn.attention_plan(shape, bool(gradients))) is None:
+        (T, N, _, H, d), address_of = x.shape, self.runtime.address_and_strides
+        shape, driver = AttentionShape(str(x.dtype), T, N, H, d, causal), self.runtime.driver
+        if (plan := driver.cudnn.attention_plan(shape, bool(gradients))) is None:
             record(None)
             return False
-        address_of = self.runtime.address_and_strides
-        part = shape.heads * shape.depth * x.dtype.itemsize  # bytes from Q to K
-        parts = [[address_of(a)[0] + n * part for n in range(3)] for a in (x, *gradients)]
-        return self._run_plan(plan, [*parts[0], *(address_of(a)[0] for a in others), *sum(parts[1:], [])], shape)
+        addresses = [address_of(a)[0] for a in others]
+        parts = [[address_of(a)[0] + n * H * d * x.dtype.itemsize for n in range(3)] for a in (x, *gradients)]
+        return self._run_plan(plan, [*parts[0], *addresses, *(parts[1] if gradients else ())], shape)
 
     def _scale_and_add(self, result: NativeArray, out: NativeArray, alpha: float, beta: float) -> None:
         """Compute ``out = alpha result + beta out``."""
