@@ -19,7 +19,7 @@ from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.norm import RunningStatistics
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, fill_parameter
 from neonlite.messages import describe
-from neonlite.ops.recurrent import build_variadic, gru_step, lstm_step, rnn_step, take_columns, take_rows
+from neonlite.ops.recurrent import CELLS, build_variadic, gru_step, lstm_step, rnn_step, take_columns, take_rows
 from neonlite.optree import Operand
 from neonlite.transforms import Identity, Logistic, Rectlin, Tanh, Transform
 from neonlite.tree_structure import untraced
@@ -520,7 +520,7 @@ class Recurrent(RecurrentBase):
     """
 
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
-        return rnn_step(self.be, z, previous, W_recur, self.functions)[0]
+        return rnn_step(self.be, [z], previous, W_recur, self.functions)[0]
 
 
 class GatedRecurrentBase(RecurrentBase):
@@ -568,7 +568,7 @@ class LSTM(GatedRecurrentBase):
     num_gates, state_names = 4, ("h", "c")
 
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
-        return lstm_step(self.be, z, previous, W_recur, self.functions)[0]
+        return lstm_step(self.be, [z], previous, W_recur, self.functions)[0]
 
 
 class GRU(GatedRecurrentBase):
@@ -586,7 +586,8 @@ class GRU(GatedRecurrentBase):
     num_gates = 3
 
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
-        return gru_step(self.be, z, previous, W_recur, self.functions)[0]
+        parts = CELLS["gru"].split(self.be, z)
+        return gru_step(self.be, parts, previous, W_recur, self.functions)[0]
 
 
 # {step formula: the op of the table that computes all its steps}
