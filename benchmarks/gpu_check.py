@@ -134,7 +134,7 @@ def convolutions(by_cudnn: bool) -> str:
     return f"{compared} results as on the CPU"
 
 
-def attended(name: str, dtype: str, causal: bool, by_library: bool = True) -> list[Any]:
+def attended(name: str, dtype: str, causal: bool) -> list[Any]:
     """Return the output of multi-head attention and its gradients, whose weights are those of a seed."""
     import numpy as np
 
@@ -143,8 +143,6 @@ def attended(name: str, dtype: str, causal: bool, by_library: bool = True) -> li
     from neonlite.layers import MultiHeadAttention, Sequential
 
     NervanaObject.be = be = Backend(name, rng_seed=1, batch_size=5, default_dtype=dtype)
-    if not by_library:
-        be.primitives.computes_attention = lambda *_: False
     net, draw = Sequential(MultiHeadAttention(3, causal=causal)), np.random.default_rng(0)
     net.configure((48, 33)).allocate_parameters()
     x, e = (be.array(draw.integers(-8, 9, (48, 33 * 5)) / 8) for _ in range(2))
@@ -157,7 +155,7 @@ def attended(name: str, dtype: str, causal: bool, by_library: bool = True) -> li
 
 
 def attention() -> str:
-    """Compare the attention of 16-bit floats, forward and backward, with that of the CPU in float64."""
+    """Compare the attention of 16-bit floats by cuDNN, forward and backward, with that of the CPU in float64."""
     import numpy as np
 
     compared, far = 0, []
@@ -267,7 +265,7 @@ STEPS = {
     "kernels": Step(kernels, 120),
     "convolutions without cuDNN": Step(lambda: convolutions(False), 60),
     "convolutions by cuDNN": Step(lambda: convolutions(True), 90),
-    "attention": Step(attention, 60),
+    "attention by cuDNN": Step(attention, 60),
     "graphs": Step(graphs, 60),
     "sanitizer": Step(sanitizer, 180),
     "benchmark": Step(benchmark, 120),
