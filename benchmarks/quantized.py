@@ -1,10 +1,10 @@
-"""What int8 gains: the time of inference with int8 and float32 weights, their accuracy, and the primitives of oneDNN.
+"""What int8 and bfloat16 gain: the time of inference and the accuracy beside float32, and the primitives of oneDNN.
 
 python benchmarks/quantized.py            # minutes: writes results/quantized.json and results/quantized.md
 python benchmarks/quantized.py --quick    # few rounds: writes nothing
 
-Each configuration of threads and of a busy process runs in a new process. Ratios are medians over rounds in which both
-run one after the other.
+Each configuration of threads and of a busy process runs in a new process. Ratios are medians over rounds in which all
+dtypes run one after the other.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
+from itertools import product as product_of
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from sklearn.datasets import load_digits
 import neonlite as nl
 from neonlite.backend.runtimes.onednn import bindings as dnnl
 from neonlite.layers.inference import inference
+from neonlite.layers.linear import WEIGHT_DTYPES
 from neonlite.models import Model, zoo
 
 BATCH_SIZE = 128
@@ -38,7 +40,6 @@ NETWORKS: dict[str, tuple[Callable[[], list[Any]], tuple[int, ...]]] = {
 CONFIGURATIONS = [(threads, is_busy) for threads in (1, 2) for is_busy in (False, True)]
 PRODUCTS = [(128, 784, 1024), (128, 1024, 1024), (128, 576, 64)]  # rows, inputs, outputs
 FULL, QUICK = Effort(2.0, 0.02, 9), Effort(0.3, 0.01, 3)
-dnnl.DATA_TYPES["bfloat16"] = 2  # dnnl_types.h; neonlite itself does not use it
 
 
 def product(dtype: str, M: int, K: int, N: int) -> Callable[[], object]:
@@ -60,28 +61,31 @@ def measure_products(effort: Effort) -> list[dict[str, Any]]:
     """Return the microseconds of products of each dtype, and the ratios to float32."""
     rows = []
     for sizes in PRODUCTS:
-        times, _ = measure({dtype: product(dtype, *sizes) for dtype in ("float32", "bfloat16", "int8")}, effort)
+        dtypes = {"float32": "float32"} | WEIGHT_DTYPES
+        times, _ = measure({name: product(dtype, *sizes) for name, dtype in dtypes.items()}, effort)
         row: dict[str, Any] = {"product": " x ".join(map(str, sizes)), "us": 1e6 * min(times["float32"])}
-        rows.append(row | {x: ratio(times[x], times["float32"]) for x in ("bfloat16", "int8")})
+        rows.append(row | {x: ratio(times[x], times["float32"]) for x in WEIGHT_DTYPES})
     return rows
 
 
 def measure_networks(effort: Effort) -> list[dict[str, Any]]:
-    """Return the milliseconds of inference of a minibatch, and of ``predict``, and the ratios of float32 to int8."""
+    """Return the milliseconds of inference of a minibatch, and ratios of float32 to each dtype, also of ``predict``."""
     rows = []
     for name, (layers, shape) in NETWORKS.items():
         be = nl.gen_backend("cpu", rng_seed=0, batch_size=BATCH_SIZE)
         X = np.random.default_rng(0).random((4 * BATCH_SIZE, *shape), dtype=np.float32)
         model = Model(layers())
         model.fit(X[:BATCH_SIZE], np.arange(BATCH_SIZE) % 10, epochs=1, batch_size=BATCH_SIZE, progress_bar=False)
-        models = {"float32": model, "int8": model.quantize(X)}
+        models = {"float32": model} | {dtype: model.quantize(X, dtype=dtype) for dtype in WEIGHT_DTYPES}
         x = be.array(X[:BATCH_SIZE].reshape(BATCH_SIZE, -1).T.copy())
-        with inference(models["float32"].layers) as run, inference(models["int8"].layers) as run8:
-            steps, quiet = measure({"float32": partial(run, x), "int8": partial(run8, x)}, effort)
+        with ExitStack() as stack:
+            runs = {k: stack.enter_context(inference(m.layers)) for k, m in models.items()}
+            steps, quiet = measure({k: partial(run, x) for k, run in runs.items()}, effort)
         predict, _ = measure({k: partial(m.predict, X, batch_size=BATCH_SIZE) for k, m in models.items()}, effort)
         row = {"network": name, "quiet": quiet, "float32 ms": 1e3 * min(steps["float32"])}
-        row |= {"step": ratio(steps["int8"], steps["float32"]), "predict": ratio(predict["int8"], predict["float32"])}
-        rows.append(row | {"rounds": len(steps["int8"])})
+        for kind, times in (("step", steps), ("predict", predict)):
+            row[kind] = {dtype: ratio(times[dtype], times["float32"]) for dtype in WEIGHT_DTYPES}
+        rows.append(row | {"rounds": len(steps["float32"])})
     return rows
 
 
@@ -94,7 +98,7 @@ def accuracies() -> list[dict[str, Any]]:
         nl.gen_backend("cpu", rng_seed=0)
         model = Model(layers())
         model.fit(X[:-500], y[:-500], epochs=10, batch_size=64, progress_bar=False)
-        found = {"float32": model, "int8": model.quantize(X[:500])}
+        found = {"float32": model} | {dtype: model.quantize(X[:500], dtype=dtype) for dtype in WEIGHT_DTYPES}
         rows.append({"network": name} | {k: m.evaluate(X[-500:], y[-500:])["accuracy"] for k, m in found.items()})
     return rows
 
@@ -122,24 +126,26 @@ def main() -> int:
     results, accuracy = [run(*x, options.quick) for x in CONFIGURATIONS], accuracies()
     heads = [f"{x['threads']} thread{'s' * (x['threads'] > 1)}{', busy' * x['busy']}" for x in results]
     tables = []
-    for kind, label in (("step", "inference of 128 rows"), ("predict", "`predict` of 512 rows")):
+    kinds = ("step", "inference of 128 rows"), ("predict", "`predict` of 512 rows")
+    for (kind, label), dtype in product_of(kinds, WEIGHT_DTYPES):
         cells = [
             [
                 f"`{name}`",
                 f"{results[0]['networks'][i]['float32 ms']:.1f}",
-                *(f"{x['networks'][i][kind]:.1f}" for x in results),
+                *(f"{x['networks'][i][kind][dtype]:.1f}" for x in results),
             ]
             for i, name in enumerate(NETWORKS)
         ]
-        tables.append(markdown([label, "float32, ms", *heads], cells))
-    for dtype in ("int8", "bfloat16"):
+        tables.append(markdown([f"{label}, {dtype}", "float32, ms", *heads], cells))
+    for dtype in WEIGHT_DTYPES:
         cells = [
             [row["product"], f"{row['us']:.0f}", *(f"{x['products'][i][dtype]:.1f}" for x in results)]
             for i, row in enumerate(results[0]["products"])
         ]
         tables.append(markdown([f"matmul of oneDNN, {dtype}", "float32, us", *heads], cells))
-    cells = [[f"`{x['network']}`", *(f"{100 * x[k]:.1f} %" for k in ("float32", "int8"))] for x in accuracy]
-    tables.append(markdown(["digits", "float32", "int8"], cells))
+    dtypes = "float32", *WEIGHT_DTYPES
+    cells = [[f"`{x['network']}`", *(f"{100 * x[k]:.1f} %" for k in dtypes)] for x in accuracy]
+    tables.append(markdown(["digits", *dtypes], cells))
     described = ", ".join(f"{key} {value}" for key, value in about.items())
     text = f"`python benchmarks/quantized.py` ({described}), time of float32 / time of int8 or bfloat16:\n\n"
     text += "\n\n".join(tables) + "\n"

@@ -10,7 +10,7 @@ from neonlite import Backend
 from neonlite.backend.op_methods import HAND_WRITTEN, keyword_parameters
 from neonlite.explorer import format_gradient_rule, operand_names
 from neonlite.ops import OP_TABLE, SYNONYMS, Op, missing_gradient
-from neonlite.ops.composites import no_gradient_of_int8
+from neonlite.ops.composites import no_gradient_of_rounding
 
 HEAD = """# The ops
 
@@ -101,7 +101,7 @@ def derivative(be: Backend, op: Op) -> str:
         return "that of the formula"
     if op.grad is missing_gradient:
         return "none: a structural op"
-    if op.grad is no_gradient_of_int8:
+    if op.grad is no_gradient_of_rounding:
         return "none: an error"
     attributes = {x.name: x.default for x in keyword_parameters(op)} if op.kind == "composite" else {}
     attributes |= {"axis": (1,)} if op.kind == "reduction" or "axis" in attributes else {}

@@ -470,21 +470,30 @@ class GradientCache:
 
 
 def add_gradients(be: BackendBase, parts: Sequence[Operand]) -> Operand:
-    """Return the sum of gradients; of slices that tile an operand along one axis, their concatenation."""
+    """Return the sum of gradients; slices of one place are added first, and slices that tile an axis concatenated."""
     if len(parts) == 1:
         return parts[0]
-    slices = [x for x in parts if isinstance(x, OpTreeNode) and x.op == "slice_backward"]
-    if len(slices) == len(parts):
-        to, boxes = slices[0].shape, [x.info.attrs["index"] for x in slices]
-        cut = {axis for box in boxes for axis, part in enumerate(box) if part != (0, to[axis], 1)}
+    slices: dict[Any, list[OpTreeNode]] = {}  # the gradients of slices of each place
+    for x in parts:
+        if isinstance(x, OpTreeNode) and x.op == "slice_backward":
+            slices.setdefault(x.info.attrs["index"], []).append(x)
+    others = [x for x in parts if not isinstance(x, OpTreeNode) or x.op != "slice_backward"]
+    total = {box: reduce(add, [x.left for x in same]) for box, same in slices.items()}
+    if slices and not others:
+        to = parts[0].shape
+        cut = {axis for box in slices for axis, part in enumerate(box) if part != (0, to[axis], 1)}
         if len(cut) == 1:
             (axis,) = cut
-            order = sorted(range(len(boxes)), key=lambda i: boxes[i][axis])
-            ends = [0, *accumulate(boxes[i][axis][1] for i in order)]
-            is_tiled = all(boxes[i][axis] == (ends[k], ends[k + 1] - ends[k], 1) for k, i in enumerate(order))
+            order = sorted(slices, key=lambda box: box[axis])
+            ends = [0, *accumulate(box[axis][1] for box in order)]
+            is_tiled = all(box[axis] == (ends[k], ends[k + 1] - ends[k], 1) for k, box in enumerate(order))
             if is_tiled and ends[-1] == to[axis]:
-                return be.concat([slices[i].left for i in order], axis=axis)
-    return reduce(add, parts)
+                return be.concat([total[box] for box in order], axis=axis)
+    placed = [
+        same[0] if len(same) == 1 else build_node(be, OPS["slice_backward"], [total[box]], same[0].info.attrs)
+        for box, same in slices.items()
+    ]
+    return reduce(add, [*others, *placed])
 
 
 def are_disjoint(tensors: Sequence[Tensor]) -> bool:
@@ -599,7 +608,7 @@ def push_forward(be: Any, trees: Sequence[Any], tangents: dict[int, Any]) -> lis
                 check_has_gradient(z)
                 parts = [dz for dz in derive(be, op, z, changes) if dz is not None]
                 if parts:
-                    known[id(z)] = be.broadcast_to(be.astype(reduce(add, parts), z.info.dtype), z.shape)
+                    known[id(z)] = be.broadcast_to(be.astype(add_gradients(be, parts), z.info.dtype), z.shape)
     return [known.get(id(tree)) for tree in trees]
 
 

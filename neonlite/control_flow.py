@@ -314,7 +314,8 @@ def scan(
 ) -> tuple[Any, Any]:
     """Return the last state of a recurrence and the outputs of all its steps: ``state, y = f(state, x)``.
 
-    It is a Python loop: a function of ``jit`` gets the ops of all steps.
+    It is a Python loop: a function of ``jit`` gets the ops of all steps. For no steps, the function is called once with
+    inputs of 0, as the outputs have its shapes.
 
     Parameters
     ----------
@@ -351,9 +352,10 @@ def scan(
             f"{describe(*inputs) if inputs else 'no inputs'}"
         )
     state, outputs, layout = init, [], None
-    expected = container_of(init)
-    for k in range(lengths[0]):
-        pair: Any = f(state, None if xs is None else unflatten(structure, iter([x[k] for x in inputs])))
+    expected, steps = container_of(init), lengths[0]
+    for k in range(max(steps, 1)):
+        parts = [x[k] if steps else element_of_zeros(x) for x in inputs]
+        pair: Any = f(state, None if xs is None else unflatten(structure, iter(parts)))
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise TypeError(f"scan: expected a pair (state, output) from the function, got {describe(pair)}")
         state = pair[0]
@@ -366,13 +368,21 @@ def scan(
         outputs.append(leaves)
     be = backend_of(state, *outputs)
     columns = [None if None in column else stack(be, column) for column in zip(*outputs, strict=True)]
-    return state, unflatten(layout, iter(columns)) if outputs else None
+    if not steps:
+        state, columns = init, [None if column is None else column[:0] for column in columns]
+    return state, unflatten(layout, iter(columns))
 
 
 def container_of(x: Any) -> tuple[Any, list[tuple[int, ...]]]:
     """Return the structure of nested containers, and the shapes of their parts."""
     structure, leaves = parts_of(x)
     return structure, [shape_of(leaf) for leaf in leaves]
+
+
+def element_of_zeros(x: Any) -> Any:
+    """Return zeros of the shape and dtype of an element along the first axis of an empty array."""
+    xp = backend_of(x).array_api
+    return xp.zeros(x.shape[1:], dtype=xp.asarray(x).dtype)
 
 
 def stack(be: Any, column: Sequence[Any]) -> Any:

@@ -733,6 +733,18 @@ def test_a_tree_of_many_operands_takes_time_proportional_to_their_number(cpu: Ba
     assert calls(800) < 5 * calls(200)
 
 
+def test_the_gradients_of_slices_of_one_place_are_added_before_they_are_placed(be64: Backend) -> None:
+    values = np.random.default_rng(0).normal(size=(1, 6))
+    x = be64.array(values)
+    tree = be64.sum((x[:, 1:] - x[:, :-1] ** 2) ** 2 + (1 - x[:, :-1]) ** 2)  # x[:, :-1] has two gradients
+    gradient = Autodiff(tree, be64).get_grad_op_tree(x)
+    assert gradient.pp().count("slice_backward") == 2
+    v = values[0]
+    error = v[1:] - v[:-1] ** 2
+    expected = np.append(-4 * v[:-1] * error - 2 * (1 - v[:-1]), 0) + np.insert(2 * error, 0, 0)
+    np.testing.assert_allclose(gradient.get(), [expected], rtol=1e-12)
+
+
 @pytest.mark.parametrize("shape", [(2, 4, 3), (2, 2, 4, 3)])
 def test_the_gradient_of_a_transposed_operand_of_a_product_is_a_product(be: Backend, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(3)

@@ -68,6 +68,19 @@ def test_a_scan_is_the_loop_over_the_steps_and_is_differentiated(be64: Backend) 
     assert (state, outputs) == (1024, None)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_scan_of_no_steps_returns_the_first_state_and_empty_outputs(cpu: Backend, compiled: bool) -> None:
+    def f(xs: Any) -> Any:
+        start = xp.asarray([1.0, 2.0])
+        return nl.scan(lambda s, x: (s + xp.sum(x), {"s": s, "x": x * 2, "none": None}), start, xs)
+
+    state, outputs = (nl.jit(f) if compiled else f)(xp.zeros((0, 3), dtype=xp.int32))
+    assert state.numpy().tolist() == [1, 2]
+    assert outputs["none"] is None
+    assert [(outputs[k].shape, outputs[k].dtype) for k in ("s", "x")] == [((0, 2), xp.float32), ((0, 3), xp.int32)]
+    assert nl.scan(lambda s, x: (s, x), 1.0, np.zeros((0, 2)))[1].shape == (0, 2)
+
+
 def collatz(n: Any) -> Any:
     """Return the number of steps from n to 1, by halves and 3n + 1."""
     return nl.while_loop(

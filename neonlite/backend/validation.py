@@ -63,10 +63,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def expected_argument(name: str, kind: str, value: object) -> str:
+def expected_argument(name: str, kind: str, value: object, hint: str = "") -> str:
     """Return an error message. ``name`` is the caller's name and the argument's, such as "be.onehot: nclass"."""
     where, _, argument = name.rpartition(": ")
-    return expected(where, f"{kind} for {argument.rstrip(',')}", describe(value))
+    return expected(where, f"{kind} for {argument.rstrip(',')}", describe(value), hint)
 
 
 def check_number(
@@ -83,7 +83,8 @@ def check_number(
     """
     # isinstance of the abstract classes Real and Integral takes longer than all the rest
     if not isinstance(value, float | int | Real) or isinstance(value, bool):
-        raise TypeError(expected_argument(name, "a number", value))
+        is_scalar = getattr(value, "size", None) == 1
+        raise TypeError(expected_argument(name, "a number", value, "Convert it with float()." * is_scalar))
     try:
         x = float(value)
     except OverflowError:  # an integer of more than 308 digits

@@ -142,31 +142,43 @@ class BinaryLinear(Linear):
         return be.dot(be.binarize(W, stochastic=False) + straight_through, x)
 
 
-# --- int8 inference ---
+# --- int8 and bfloat16 inference ---
+
+WEIGHT_DTYPES = {"int8": "int8", "bfloat16": "int16"}  # by the format of numbers; NumPy has no bfloat16, only its bits
 
 
-class Int8Layer(ParameterLayer):
-    """Base class of layers for inference with weights W of int8, created by ``Model.quantize``.
+class QuantizedLayer(ParameterLayer):
+    """Base class of layers for inference with weights W of int8 or bfloat16, created by ``Model.quantize``.
 
-    The inputs are divided by ``scale`` and rounded to integers from -128 to 127; sums of products are integers, which
-    ``factors`` of the outputs or channels scale.
+    For int8, the inputs are divided by ``scale`` and rounded to integers from -128 to 127; sums of products are
+    integers, which ``factors`` of the outputs or channels scale. For bfloat16, ``scale`` is None, inputs are rounded to
+    bfloat16, and their products are added in float32.
 
     Attributes
     ----------
     W : Tensor
-        The weights of int8.
-    factors, bias : Tensor
-        (nout, 1): ``scale`` times the size of a step of the weights, and what is added.
+        The weights: int8, or the bits of bfloat16 in int16.
+    factors : Tensor
+        (nout, 1): ``scale`` times the size of a step of the weights; None for bfloat16.
+    bias : Tensor
+        (nout, 1): what is added.
     """
 
     factors, bias = TensorAttribute(), TensorAttribute()
-    scale: float
+    scale: float | None
     relu: bool
 
     def saved_specs(self) -> list[ParameterSpec]:
         """Return the names and shapes of the tensors."""
-        shapes = {"W": self.weight_shape, "factors": (self.nfm, 1), "bias": (self.nfm, 1)}
+        shapes = {"W": self.weight_shape, "bias": (self.nfm, 1)}
+        if self.scale is not None:
+            shapes["factors"] = self.nfm, 1
         return [ParameterSpec(name, "", shape, None) for name, shape in shapes.items()]
+
+    @property
+    def number_format(self) -> str:
+        """The format of the weights and of the rounded inputs."""
+        return "bfloat16" if self.scale is None else "int8"
 
     def parameter_specs(self) -> list[ParameterSpec]:
         """Return the trainable parameters: none."""
@@ -205,7 +217,7 @@ class Int8Layer(ParameterLayer):
             The number of outputs or channels.
         """
         for name, _, shape, _ in self.saved_specs():
-            dtype = "int8" if name == "W" else self.be.default_dtype_name
+            dtype = WEIGHT_DTYPES[self.number_format] if name == "W" else self.be.default_dtype_name
             dtype = "float32" if dtype in HALF_DTYPES else dtype  # factors would underflow in float16
             vars(self)[name] = self.be.zeros(shape, dtype=dtype, name=f"{self.name}.{name}")
 
@@ -221,28 +233,32 @@ class Int8Layer(ParameterLayer):
         **options
             Other attributes of the op.
         """
-        pair = self.be.build("pair", W, self.be.build("pair", self.factors, self.bias))
-        return self.be.build(op, x, pair, scale=self.scale, relu=self.relu, **options)
+        be = self.be
+        others = self.bias if self.scale is None else be.build("pair", self.bias, self.factors)
+        return be.build(op, x, be.build("pair", W, others), scale=self.scale, relu=self.relu, **options)
 
 
-class QuantizedLinear(Int8Layer, Linear):
+class QuantizedLinear(QuantizedLayer, Linear):
     """``factors (W round(x / scale)) + bias`` with int8 weights (nout, nin), or max(., 0) of it, for inference.
+
+    Without ``scale``: ``W round(x) + bias`` with weights and inputs of bfloat16.
 
     Parameters
     ----------
     nout : int
         The number of outputs.
-    scale : float
-        The size of a step of the inputs.
+    scale : float, optional
+        The size of a step of the inputs for int8. Default: None, for bfloat16.
     relu : bool
         Whether to apply max(., 0).
     name : str, optional
         Name, unique in a network.
     """
 
-    def __init__(self, nout: int, scale: float, relu: bool = False, name: str | None = None) -> None:
+    def __init__(self, nout: int, scale: float | None = None, relu: bool = False, name: str | None = None) -> None:
         super().__init__(nout, Constant(0), name=name)
-        self.scale, self.relu = check_number(f"{self.name}: scale", scale, 0), boolean(f"{self.name}: relu", relu)
+        self.scale = None if scale is None else check_number(f"{self.name}: scale", scale, 0)
+        self.relu = boolean(f"{self.name}: relu", relu)
 
     def formula(self, x: Tensor) -> Operand:
         """Return ``factors (W round(x / scale)) + bias``."""
@@ -250,15 +266,17 @@ class QuantizedLinear(Int8Layer, Linear):
         return tree
 
 
-class QuantizedConvolution(Int8Layer, Convolution):
+class QuantizedConvolution(QuantizedLayer, Convolution):
     """``factors conv(round(x / scale), W) + bias`` with int8 filters, or max(., 0) of it, for inference.
+
+    Without ``scale``: ``conv(round(x), W) + bias`` with filters and images of bfloat16.
 
     Parameters
     ----------
     fshape, strides, padding, dilation
         As for ``Convolution``.
-    scale : float
-        The size of a step of the inputs.
+    scale : float, optional
+        The size of a step of the inputs for int8. Default: None, for bfloat16.
     relu : bool
         Whether to apply max(., 0).
     name : str, optional
@@ -268,7 +286,7 @@ class QuantizedConvolution(Int8Layer, Convolution):
     def __init__(
         self,
         fshape: WindowSizes,
-        scale: float,
+        scale: float | None = None,
         relu: bool = False,
         strides: WindowSizes = 1,
         padding: WindowSizes = 0,
@@ -276,7 +294,8 @@ class QuantizedConvolution(Int8Layer, Convolution):
         name: str | None = None,
     ) -> None:
         super().__init__(fshape, strides, padding, dilation, Constant(0), name=name)
-        self.scale, self.relu = check_number(f"{self.name}: scale", scale, 0), boolean(f"{self.name}: relu", relu)
+        self.scale = None if scale is None else check_number(f"{self.name}: scale", scale, 0)
+        self.relu = boolean(f"{self.name}: relu", relu)
 
     def _image_formula(self, x: Operand) -> Operand:
         """Return ``factors conv(round(x / scale), W) + bias``."""

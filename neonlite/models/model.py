@@ -25,6 +25,7 @@ from neonlite.layers import (
     Bias,
     Convolution,
     Convolution_bias,
+    Dropout,
     GeneralizedCost,
     GeneralizedGANCost,
     GenerativeAdversarial,
@@ -38,6 +39,7 @@ from neonlite.layers import (
 )
 from neonlite.layers.buffers import Operands, Trees, iobuf_shape, num_features, shape_of
 from neonlite.layers.inference import InferenceProgram
+from neonlite.layers.linear import WEIGHT_DTYPES
 from neonlite.layers.summary import Summary, walk_layers
 from neonlite.messages import describe
 from neonlite.models.evaluation import STATISTICS, Benchmark
@@ -369,21 +371,26 @@ class Model(FitMethods, PredictionMethods):
     @defers_interrupt
     @exclusive
     @checks_arguments
-    def quantize(self, X: Data, batch_size: int | None = None) -> Model:
-        """Return a copy for inference with int8 weights, which takes a quarter of the memory of float32.
+    def quantize(self, X: Data | None = None, batch_size: int | None = None, dtype: str = "int8") -> Model:
+        """Return a copy for inference with weights of int8 or bfloat16: a quarter or a half of the memory of float32.
 
         Linear and Convolution layers are replaced by ``QuantizedLinear`` and ``QuantizedConvolution``, which include
-        the bias, batch norm and Rectlin that follow; all other layers compute as before. The weights of an output are
-        integers from -127 to 127 times a factor, and the inputs of a layer such integers times ``max|x| / 127``, by the
-        largest input for the rows X; larger ones are clipped. On a CPU with VNNI instructions and oneDNN, int8 is
-        faster; elsewhere, the integers are multiplied as floats, which is not faster.
+        the bias, batch norm, Rectlin and Dropout that follow; all other layers compute as before. For int8, the weights
+        of an output are integers from -127 to 127 times a factor, and the inputs of a layer such integers times
+        ``max|x| / 127``, by the largest input for the rows X; larger ones are clipped. For bfloat16, weights and inputs
+        have 8 significant bits and the range of float32, and rows X are not needed. With oneDNN on a CPU with VNNI
+        instructions, int8 is faster than float32, and with AVX512_BF16, bfloat16; elsewhere, the rounded numbers are
+        multiplied as floats, which is not faster.
 
         Parameters
         ----------
-        X : array_like, data frame or list of str
-            Rows as for ``predict`` that represent the data, such as some hundred rows of the training set.
+        X : array_like, data frame or list of str, optional
+            Rows as for ``predict`` that represent the data, such as some hundred rows of the training set; required for
+            int8, and not used for bfloat16.
         batch_size : int, optional
             The number of rows that are computed at once. Default: ``be.bsz``, or 128.
+        dtype : str
+            "int8" or "bfloat16". Default: "int8".
 
         Returns
         -------
@@ -394,8 +401,11 @@ class Model(FitMethods, PredictionMethods):
         ------
         RuntimeError
             The model was neither trained nor loaded.
+        TypeError
+            X is missing for int8.
         ValueError
-            There are no layers to replace, X is an iterator, or the network is a Tree or has a layer without a formula.
+            There are no layers to replace, X is an iterator, ``dtype`` is another one, or the network is a Tree or has
+            a layer without a formula.
 
         Examples
         --------
@@ -407,12 +417,15 @@ class Model(FitMethods, PredictionMethods):
         >>> fast = model.quantize([[1.0, 3.0], [0.0, -2.0]])
         >>> fast.layers["y"].W.get(), fast.predict([[1.0, 3.0]]).round(2)
         (array([[127, -32]], dtype=int8), array([[0.24]], dtype=float32))
+        >>> model.quantize(dtype="bfloat16").predict([[1.0, 3.0]])
+        array([[0.25]], dtype=float32)
         """
         where, network = f"{self.name}.quantize", self.layers
+        if isinstance(X, str) and X in WEIGHT_DTYPES:
+            raise TypeError(f"{where}: expected rows, got {X!r}. Pass dtype={X!r}, by its name.")
+        one_of(f"{where}: dtype", dtype, tuple(WEIGHT_DTYPES))
         if network.in_shape is None or any(p is None for p in network.parameters):
             raise RuntimeError(f"{where}: expected a trained or loaded model, got one without weights. Call fit first.")
-        if hasattr(X, "nbatches") or is_minibatches(where, X):
-            raise ValueError(f"{where}: expected rows, got {describe(X)}. Pass an array of some hundred rows.")
         if not isinstance(network, Sequential) or not network.is_expression:
             raise ValueError(f"{where}: expected layers one after another that are op-trees, got {describe(network)}.")
         ranges = InputRanges.of(network)
@@ -420,11 +433,25 @@ class Model(FitMethods, PredictionMethods):
         if not names:
             classes = ", ".join(dict.fromkeys(layer.classnm for layer in network.leaves()))
             raise ValueError(f"{where}: expected a Linear or Convolution layer, got {classes}.")
-        if not self.be.primitives.computes_quantized((64, 64, 64)):
-            warn(f"{where}: int8 is not faster here, without oneDNN and a CPU with VNNI: the integers become floats.")
-        outputs, _ = raw_outputs(self, where, X, None, batch_size, ranges)
+        largest: dict[str, float | None] = dict.fromkeys(names)
+        if dtype == "int8":
+            if X is None:
+                raise TypeError(
+                    f"{where}: expected rows X for int8, got None. Pass some hundred rows of the training set, or "
+                    'dtype="bfloat16", which needs none.'
+                )
+            if hasattr(X, "nbatches") or is_minibatches(where, X):
+                raise ValueError(f"{where}: expected rows, got {describe(X)}. Pass an array of some hundred rows.")
+            outputs, _ = raw_outputs(self, where, X, None, batch_size, ranges)
+            largest = dict(zip(names, map(float, outputs.max(axis=0)), strict=True))
+        if not self.be.primitives.computes_quantized(WEIGHT_DTYPES[dtype], (64, 64, 64)):
+            instructions = {"int8": "VNNI", "bfloat16": "AVX512_BF16"}[dtype]
+            warn(
+                f"{where}: {dtype} is not faster here, without oneDNN and a CPU with {instructions}: the rounded "
+                "numbers are multiplied as floats."
+            )
         result = self.copy()
-        quantize_layers(result.layers, dict(zip(names, map(float, outputs.max(axis=0)), strict=True)))
+        quantize_layers(result.layers, largest)
         return create_model(type(self), result.serialize(keep_states=False), {}, self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -806,7 +833,7 @@ class GAN(Model):
         return outputs.reshape(n, *([shape] if isinstance(shape, int) else shape))
 
 
-# --- int8 weights ---
+# --- weights of int8 and bfloat16 ---
 
 INT8_MAX = 127  # of weights, and of the inputs that were measured
 
@@ -839,15 +866,15 @@ class InputRanges(Sequential):
         return be.concat([be.broadcast_to(be.reshape(row, (1, 1)), (1, samples)) for row in rows], axis=0)
 
 
-def quantize_layers(network: LayerContainer, ranges: dict[str, float]) -> None:
-    """Replace layers of a network by layers with int8 weights, which include their bias, batch norm and Rectlin.
+def quantize_layers(network: LayerContainer, ranges: dict[str, float | None]) -> None:
+    """Replace layers of a network by layers with rounded weights, which include bias, batch norm, Rectlin and Dropout.
 
     Parameters
     ----------
     network : LayerContainer
         The network.
     ranges : dict of float
-        The largest absolute input of each layer that is replaced, by its name.
+        The largest absolute input of each layer that is replaced, by its name, for int8; or None, for bfloat16.
     """
     for _, container in [*walk_layers(network)]:
         if isinstance(container, Sequential):
@@ -860,18 +887,22 @@ def quantize_layers(network: LayerContainer, ranges: dict[str, float]) -> None:
     network.configure(network.in_shape)
 
 
-def quantized_layer(layer: Any, rest: list[Any], largest: float) -> tuple[Any, list[Any]]:
-    """Return the layer with int8 weights that replaces the first layers, and the others."""
-    axis, scale = int(not layer.weights_are_columns), (largest or 1) / INT8_MAX
+def bfloat16_bits(x: NDArray[Any]) -> NDArray[np.int16]:
+    """Return finite numbers rounded to bfloat16, ties to even: the upper 16 bits of those of float32."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16).view(np.int16)
+
+
+def quantized_layer(layer: Any, rest: list[Any], largest: float | None) -> tuple[Any, list[Any]]:
+    """Return the layer with rounded weights that replaces the first layers, and the others."""
+    axis, scale = int(not layer.weights_are_columns), None if largest is None else (largest or 1) / INT8_MAX
     W = layer.W.get().astype(np.float64)
-    if not np.isfinite(largest) or not np.isfinite(W).all():
+    if not np.isfinite(scale or 0) or not np.isfinite(W).all():
         raise ValueError(
             f"quantize: expected finite weights and inputs of {layer.name}, got NaN or infinity. Load weights that are "
             "finite, or use a dtype of a larger range."
         )
-    steps = np.abs(W).max(axis=axis, keepdims=True) / INT8_MAX
-    steps[steps == 0] = 1
-    factors = scale * steps.reshape(-1, 1)
+    factors = np.ones((W.shape[1 - axis], 1))
     bias = layer.weight_bias.get() if isinstance(layer, Convolution_bias) else np.zeros_like(factors)
     if rest and type(rest[0]) is Bias:
         bias, rest = bias + rest[0].W.get(), rest[1:]
@@ -882,6 +913,9 @@ def quantized_layer(layer: Any, rest: list[Any], largest: float) -> tuple[Any, l
         factors, bias = factors * gain, beta + (bias - mean) * gain
     transform = getattr(rest[0], "transform", None) if rest else None
     relu = isinstance(transform, Rectlin) and transform.slope == 0
+    rest = rest[relu:]
+    if rest and type(rest[0]) is Dropout:
+        factors, bias, rest = factors * rest[0].inference_scale, bias * rest[0].inference_scale, rest[1:]
     options: dict[str, Any] = {"scale": scale, "relu": relu, "name": layer.name}
     if isinstance(layer, Linear):
         result: Any = QuantizedLinear(layer.nout, **options)
@@ -889,5 +923,11 @@ def quantized_layer(layer: Any, rest: list[Any], largest: float) -> tuple[Any, l
         window = {"strides": layer.strides, "padding": layer.padding, "dilation": layer.dilation}
         result = QuantizedConvolution(layer.fshape, **options, **window)
     result.configure(layer.in_shape).init_params(result.nfm)
-    result.W[:], result.factors[:], result.bias[:] = np.rint(W / steps).astype(np.int8), factors, bias
-    return result, rest[relu:]
+    result.bias[:] = bias
+    if scale is None:
+        result.W[:] = bfloat16_bits(W * (factors if axis else factors.T))
+    else:
+        steps = np.abs(W).max(axis=axis, keepdims=True) / INT8_MAX
+        steps[steps == 0] = 1
+        result.W[:], result.factors[:] = np.rint(W / steps).astype(np.int8), factors * scale * steps.reshape(-1, 1)
+    return result, rest

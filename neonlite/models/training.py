@@ -22,7 +22,7 @@ from neonlite.initializers import compute_dtype
 from neonlite.layers import BatchNorm, GeneralizedCost, Multicost
 from neonlite.layers.buffers import num_features
 from neonlite.layers.inference import assign_gradients, differentiated_outputs
-from neonlite.layers.linear import Int8Layer
+from neonlite.layers.linear import QuantizedLayer
 from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe, wording
 from neonlite.models.base import ModelBase
@@ -495,10 +495,10 @@ def check_arguments(
 ) -> None:
     """Raise TypeError or ValueError if ``fit`` cannot use its arguments."""
     check_dataset(f"{model.name}.fit: dataset", dataset, ". For arrays pass epochs= instead: fit(X, y, epochs=10)")
-    if (int8 := next((x for x in model.layers.leaves() if isinstance(x, Int8Layer)), None)) is not None:
+    if (quantized := next((x for x in model.layers.leaves() if isinstance(x, QuantizedLayer)), None)) is not None:
         raise ValueError(
-            f"{model.name}.fit: expected float weights, got the int8 weights of {int8.name}. Train the model that was "
-            "quantized, then call its quantize(X) again."
+            f"{model.name}.fit: expected float weights, got the {quantized.number_format} weights of {quantized.name}. "
+            "Train the model that was quantized, then call its quantize again."
         )
     cost = from_name(f"{model.name}.fit: cost", cost, COSTS)
     if not isinstance(cost, Cost):

@@ -468,8 +468,9 @@ class TrainingState(NamedTuple):
         tensors, weights = self.call_checked("weights", network.check_weights, arrays["weights"], False, MATCHED_LAYERS)
         floats = {key: x for key, x in of_callbacks.items() if is_float_array(x)}
         datatype = self.get_field(str, "backend", "datatype")
-        int8 = {".".join(key) for key, t in tensors.items() if t.info.dtype == "int8"}  # the weights of Model.quantize
-        self.call_checked("arrays", check_dtypes, {**arrays, "callbacks": floats}, datatype, int8)
+        dtypes = {".".join(key): t.info.dtype for key, t in tensors.items()}
+        rounded = {key: dtype for key, dtype in dtypes.items() if dtype not in FLOAT_DTYPES}  # by Model.quantize
+        self.call_checked("arrays", check_dtypes, {**arrays, "callbacks": floats}, datatype, rounded)
         recurrent = self.call_checked("recurrent", match_recurrent_states, network, arrays["recurrent"])
         write_arrays([(tensors[key], to_host_array(array)) for key, array in weights.items()])
         if "preprocessing" in self.description:  # optional
@@ -634,7 +635,7 @@ def allocate_for_weights(network: Any, new: list[Any], weights: dict[str, NDArra
     allocate_parameters(new)
     for layer in network.leaves():
         if any(t is None for t in layer.persistent_tensors.values()):
-            if hasattr(layer, "init_params"):  # the running statistics of BatchNorm, weights of int8
+            if hasattr(layer, "init_params"):  # the running statistics of BatchNorm, weights of Model.quantize
                 layer.init_params(layer.nfm)
             else:  # a custom layer
                 layer.allocate()
@@ -647,12 +648,15 @@ def release_weights(layers: list[Any]) -> None:
             setattr(layer, name, None)
 
 
-def check_dtypes(arrays: dict[str, dict[str, NDArray[Any]]], datatype: str, int8: set[str]) -> None:
-    """Raise ValueError unless weights and states have the dtype of the backend, or that in which it computes."""
+def check_dtypes(arrays: dict[str, dict[str, NDArray[Any]]], datatype: str, rounded: dict[str, str]) -> None:
+    """Raise ValueError unless weights and states have the dtype of the backend, or that in which it computes.
+
+    ``rounded``: the dtypes of other weights, by name.
+    """
     floats = ("float64",) if datatype == "float64" else ("float32", one_of("datatype", datatype, FLOAT_DTYPES))
     for kind, named in arrays.items():
         for name, array in named.items():
-            dtypes = ("int8",) if kind == "weights" and name in int8 else floats
+            dtypes = (rounded[name],) if kind == "weights" and name in rounded else floats
             if array.dtype.name not in dtypes:
                 raise ValueError(
                     f"{kind}/{name}: expected {' or '.join(dict.fromkeys(dtypes))}, got {array.dtype.name}"

@@ -224,7 +224,7 @@ GATHER: dict[str, Any] = {"kind": "library", "promoted_operands": slice(0, 1), "
 MATRIX: dict[str, Any] = {"kind": "library", "result_dtype": "float", "compute_dtypes": ("float32", "float64")}
 MATRIX |= {"may_raise": True}
 COMPOSITE: dict[str, Any] = {"kind": "composite", "result_dtype": "float"}
-QUANTIZED: dict[str, Any] = COMPOSITE | {"grad": composites.no_gradient_of_int8, "has_method": False}
+QUANTIZED: dict[str, Any] = COMPOSITE | {"grad": composites.no_gradient_of_rounding, "has_method": False}
 QUANTIZED |= {"promoted_operands": slice(0, 1)}
 CONVOLUTION: dict[str, Any] = {"kind": "library", "result_dtype": "float"}
 CONVOLUTION |= {"neutral_attrs": {"strides": 1, "padding": 0, "dilation": 1, "groups": 1}}
@@ -498,9 +498,9 @@ OP_TABLE: tuple[Op, ...] = (
     Op("attention", formula=composites.attention, arity=-1,
        doc="scaled dot-product attention, softmax(q k^T / sqrt(d)) v", promoted_operands=slice(0, 3), **COMPOSITE),
     Op("quantized_dot", formula=composites.quantized_dot, arity=-1,
-       doc="W x of int8 weights, and x rounded to int8", **QUANTIZED),
+       doc="W x of weights of int8 or bfloat16, and x rounded to it", **QUANTIZED),
     Op("quantized_conv", formula=composites.quantized_conv, arity=-1,
-       doc="conv of images rounded to int8, and int8 filters", **QUANTIZED),
+       doc="conv of images rounded to int8 or bfloat16, and filters of it", **QUANTIZED),
     # --- images (C, *sizes, N) ---
     Op("conv", images.run_convolution,
        images.grad_convolution, "the correlation of images (C, H, W, N) with filters (C, R, S, K)", arity=2,

@@ -354,7 +354,7 @@ def attention_flops(z: Shape, *operands: Shape) -> int:
     return (4 if len(operands) == 1 else 10) * z[0] * math.prod(z[:2]) * math.prod(z[-2:])
 
 
-# --- int8 inference ---
+# --- int8 and bfloat16 inference ---
 
 
 def round_to_int8(be: BackendBase, x: Operand, scale: float) -> Operand:
@@ -362,39 +362,75 @@ def round_to_int8(be: BackendBase, x: Operand, scale: float) -> Operand:
     return be.minimum(be.maximum(be.rint(x * (1 / scale)), -128), 127)
 
 
-def rescale(be: BackendBase, z: Operand, factors: Operand, bias: Operand, relu: bool) -> Operand:
+def round_to_bfloat16(be: BackendBase, x: Operand) -> Operand:
+    """Return float32 rounded to 8 significant bits, ties to even, as float32; infinities and NaN stay.
+
+    In float64, of 53 bits, the sum ``(2^45 + 1) x`` is rounded to the last bit that remains of x, and then the other
+    term, ``2^45 x``, is exact.
+    """
+    wide = be.astype(x, "float64")
+    total = wide * (2.0**45 + 1)
+    return be.astype(be.where(be.isfinite(wide), total - (total - wide), wide), "float32")
+
+
+def from_bfloat16(be: BackendBase, bits: Operand) -> Operand:
+    """Return finite numbers of bfloat16, which are given by their bits as int16, as float32."""
+    number = be.astype(bits, "float64")
+    magnitude = be.where(number < 0, number + 2**15, number)
+    exponent = be.floor(magnitude / 128)
+    value = be.shift(magnitude - 128 * exponent + 128, exponent - 134, value=False) * be.where(number < 0, -1.0, 1.0)
+    return be.astype(be.where(exponent > 0, value, 0), "float32")
+
+
+def rounded_operands(be: BackendBase, x: Operand, W: Operand, scale: float | None) -> tuple[Operand, Operand]:
+    """Return x rounded to the format of W, and W, as floats. W: int8, or without ``scale`` the bits of bfloat16."""
+    dtype = x.info.dtype
+    if scale is not None:
+        return round_to_int8(be, x, scale), be.astype(W, dtype)
+    rounded = round_to_bfloat16(be, be.astype(x, "float32"))
+    return be.astype(rounded, dtype), be.astype(from_bfloat16(be, W), dtype)
+
+
+def rescale(be: BackendBase, z: Operand, bias: Operand, factors: Operand | None, relu: bool) -> Operand:
     """Return ``factors z + bias``, with one number for each row or channel, or max(., 0) of it."""
-    result = z * per_channel(be, z, factors) + per_channel(be, z, bias)
+    result = (z if factors is None else z * per_channel(be, z, factors)) + per_channel(be, z, bias)
     return be.maximum(result, 0) if relu else result
 
 
-def no_gradient_of_int8(*_: object, **__: object) -> NoReturn:
-    """Raise NotImplementedError: the gradient rule of ops of int8 weights."""
+def no_gradient_of_rounding(*_: object, **__: object) -> NoReturn:
+    """Raise NotImplementedError: the gradient rule of ops that round their inputs."""
     raise NotImplementedError(
-        "expected float weights to differentiate, got int8 weights, for which inputs are rounded. Differentiate the "
-        "model that was quantized."
+        "expected float weights to differentiate, got weights of int8 or bfloat16, for which inputs are rounded. "
+        "Differentiate the model that was quantized."
     )
 
 
 def quantized_dot(
-    be: BackendBase, x: Operand, W: Operand, factors: Operand, bias: Operand, *, scale: float, relu: bool
+    be: BackendBase,
+    x: Operand,
+    W: Operand,
+    bias: Operand,
+    factors: Operand | None = None,
+    *,
+    scale: float | None,
+    relu: bool,
 ) -> Operand:
-    """Return ``factors (W round(x / scale)) + bias`` of int8 weights, or max(., 0) of it."""
-    z = be.dot(be.astype(W, x.info.dtype), round_to_int8(be, x, scale))
-    return rescale(be, z, factors, bias, relu)
+    """Return ``factors (W round(x / scale)) + bias`` of int8 weights, or max(., 0) of it; of bfloat16 without both."""
+    x, W = rounded_operands(be, x, W, scale)
+    return rescale(be, be.dot(W, x), bias, factors, relu)
 
 
 def quantized_conv(
     be: BackendBase,
     x: Operand,
     W: Operand,
-    factors: Operand,
     bias: Operand,
+    factors: Operand | None = None,
     *,
-    scale: float,
+    scale: float | None,
     relu: bool,
     **options: Any,
 ) -> Operand:
-    """Return ``factors conv(round(x / scale), W) + bias`` of int8 filters, or max(., 0) of it."""
-    z = be.conv(round_to_int8(be, x, scale), be.astype(W, x.info.dtype), **options)
-    return rescale(be, z, factors, bias, relu)
+    """Return ``factors conv(round(x / scale), W) + bias`` of int8 filters, or max(., 0); of bfloat16 without both."""
+    x, W = rounded_operands(be, x, W, scale)
+    return rescale(be, be.conv(x, W, **options), bias, factors, relu)

@@ -458,14 +458,17 @@ MAKERS |= {"masked_softmax": masked_axes, "attention": attention}
 
 def quantized(op: Op) -> Iterator[Case]:
     is_conv = op.name == "quantized_conv"
-    for sizes, relu in itertools.product([(1, 1, 1), (3, 4, 2), (2, 5, 6)], [False, True]):
+    scales = 2.0**-7, None  # for int8, inputs from 1 on are clipped; for bfloat16
+    for sizes, relu, scale in itertools.product([(1, 1, 1), (3, 4, 2), (2, 5, 6)], [False, True], scales):
         nin, nout, N = sizes
-        W = (np.arange(4 * nin * nout) * 5 % 7 - 3).astype(np.int8)
-        attrs: dict[str, Any] = {"scale": 2.0**-7, "relu": relu}  # inputs from 1 on are clipped
+        W: Any = np.arange(4 * nin * nout) * 5 % 7 - 3
+        W = W.astype(np.int8) if scale else (W / 8).astype("<f4").view("<i2")[1::2]  # all have 8 significant bits
+        attrs: dict[str, Any] = {"scale": scale, "relu": relu}
         if is_conv:
             attrs |= {"strides": (1, 2), "padding": ((1, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
         shape, weights = ((nin, 3, 4, N), (nin, 2, 2, nout)) if is_conv else ((nin, N), (nout, nin))
-        yield Case(op.name, (shape, np.resize(W, weights), (nout, 1), (nout, 1)), attrs)
+        columns = ((nout, 1),) * (2 if scale else 1)
+        yield Case(op.name, (shape, np.resize(W, weights), *columns), attrs)
 
 
 MAKERS |= dict.fromkeys(("quantized_dot", "quantized_conv"), quantized)

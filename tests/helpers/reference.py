@@ -450,16 +450,38 @@ def random_words(to: Any, seed: int, bits: int) -> Any:
     return np.array([word - 2**64 if word >= 2**63 else word for word in words]).reshape(to)
 
 
-def quantized_dot(x: Any, W: Any, factors: Any, bias: Any, scale: float, relu: bool) -> Any:
-    """Return the product of int8 weights with inputs rounded to int8."""
-    z = factors * (W.astype(float) @ np.clip(np.rint(x / scale), -128, 127)) + bias
+def rounded_to_bfloat16(x: float) -> float:
+    """Return the nearest number with 8 significant bits, ties to even; the range of exponents does not matter here."""
+    fraction, exponent = math.frexp(x)
+    return math.ldexp(round(fraction * 256), exponent - 8)
+
+
+def value_of_bfloat16(bits: int) -> float:
+    """Return the normal number with a sign bit, 8 bits of exponent and 7 of fraction."""
+    return math.ldexp(128 + bits % 128, bits // 128 % 256 - 134) * (-1 if bits < 0 else 1) if bits % 2**15 else 0.0
+
+
+def rounded_operands(x: Any, W: Any, scale: float | None) -> tuple[Any, Any]:
+    """Return inputs rounded to int8 or bfloat16, and weights of it, given by the bits of bfloat16."""
+    if scale is None:
+        return np.vectorize(rounded_to_bfloat16)(x), np.vectorize(value_of_bfloat16, [float])(W.astype(int))
+    return np.clip(np.rint(x / scale), -128, 127), W.astype(float)
+
+
+def quantized_dot(x: Any, W: Any, bias: Any, factors: Any = 1, *, scale: float | None, relu: bool) -> Any:
+    """Return the product of weights of int8 or bfloat16 with inputs rounded to it."""
+    x, W = rounded_operands(x, W, scale)
+    z = factors * (W @ x) + bias
     return np.maximum(z, 0) if relu else z
 
 
-def quantized_conv(x: Any, W: Any, factors: Any, bias: Any, scale: float, relu: bool, **options: Any) -> Any:
-    """Return the correlation of int8 filters with images rounded to int8."""
-    sums = conv(np.clip(np.rint(x / scale), -128, 127), W.astype(float), **options)
-    z = factors.reshape(-1, *[1] * (x.ndim - 1)) * sums + bias.reshape(-1, *[1] * (x.ndim - 1))
+def quantized_conv(
+    x: Any, W: Any, bias: Any, factors: Any = None, *, scale: float | None, relu: bool, **options: Any
+) -> Any:
+    """Return the correlation of filters of int8 or bfloat16 with images rounded to it."""
+    sums = conv(*rounded_operands(x, W, scale), **options)
+    ones = [1] * (x.ndim - 1)
+    z = (sums if factors is None else factors.reshape(-1, *ones) * sums) + bias.reshape(-1, *ones)
     return np.maximum(z, 0) if relu else z
 
 

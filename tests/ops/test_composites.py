@@ -11,6 +11,7 @@ from helpers.reference import REFERENCE
 from helpers.runtimes import lacks
 
 from neonlite import Autodiff, Backend
+from neonlite.ops import composites
 
 INF, NAN = math.inf, math.nan
 
@@ -40,6 +41,34 @@ def test_at_the_edges_of_arithmetic(be: Backend, name: str, values: Any, expecte
             assert found[2, 0] == -INF
         else:
             np.testing.assert_allclose(found, np.array(expected), 1e-3, err_msg=dtype)
+
+
+def bits_of_bfloat16(x: Any) -> Any:
+    """Return the upper 16 bits of float32 after an addition that rounds to them, ties to even."""
+    bits = x.view(np.uint32)
+    return ((bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def test_float32_is_rounded_to_bfloat16_ties_to_even(be: Backend) -> None:
+    if lacks(be, "float64"):
+        return
+    bits = np.random.default_rng(0).integers(0, 2**32, 1 << 14, dtype=np.uint32)
+    bits[: 1 << 13] &= 0xFFFF8000  # half of these are ties
+    x = bits.view(np.float32)[None]
+    x = np.append(x[:, np.abs(x[0]) > 1e-37], [[3.4e38, -3.39e38, 0, -0.0, INF, -INF]], axis=1).astype(np.float32)
+    found = composites.round_to_bfloat16(be, be.array(x)).get()
+    np.testing.assert_array_equal(found, (bits_of_bfloat16(x).astype(np.uint32) << 16).view(np.float32))
+    assert np.isnan(composites.round_to_bfloat16(be, be.array([[NAN]])).get()).all()
+
+
+def test_every_finite_number_is_read_from_its_bits(be: Backend) -> None:
+    if lacks(be, "int16") or lacks(be, "float64"):
+        return
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    expected = (bits.astype(np.uint32) << 16).view(np.float32)
+    is_normal = np.isfinite(expected) & ((np.abs(expected) >= 2.0**-126) | (expected == 0))
+    found = composites.from_bfloat16(be, be.array(bits[None, is_normal].view(np.int16), dtype="int16")).get()
+    np.testing.assert_array_equal(found[0], expected[is_normal])
 
 
 def test_masked_elements_have_no_weight_and_a_column_without_any_is_zero(be: Backend) -> None:

@@ -516,6 +516,7 @@ def test_the_arguments_are_neons_in_neons_order(cls):
         (lambda: GDM(None, 0.9), TypeError, "GradientDescentMomentum: expected a number for learning_rate, got None"),
         (lambda: GDM(0.1, None), TypeError, "expected a number for momentum_coef, got None"),
         (lambda: GDM("0.1", 0.9), TypeError, "expected a number for learning_rate, got '0.1'"),
+        (lambda: GDM(np.array(0.1), 0.9), TypeError, r"got array\(0\.1\)\. Convert it with float\(\)\."),
         (lambda: GDM(0.1, 1.0), ValueError, "expected a finite number >= 0 and < 1 for momentum_coef, got 1.0"),
         (lambda: GDM(0.1, 0.9, wdecay=-1), ValueError, "expected a finite number >= 0 for wdecay, got -1"),
         (lambda: GDM(0.1, 0.9, schedule=None), TypeError, "expected a Schedule.* for schedule, got None"),

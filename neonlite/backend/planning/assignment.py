@@ -465,7 +465,8 @@ def write_array(be: BackendBase, target: Tensor, values: np.ndarray[Any, Any]) -
     """Copy an array of numbers that broadcasts to a tensor's shape into the tensor, without further checks."""
     check_open(be)
     try:
-        be.runtime.write(target._array, values, target.info.dtype)
+        if not be.primitives.try_copy_transposed(values, target._array):
+            be.runtime.write(target._array, values, target.info.dtype)
     except ValueError as error:
         raise ValueError(f"{error} (while writing to {describe(target)})") from None
 

@@ -405,6 +405,10 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Copy a transpose of float32 into a contiguous array."""
         raise NotImplementedError
 
+    def try_copy_transposed(self, x: Any, out: Array) -> bool:
+        """Copy a large transpose of float32 from the host and return True, or return False if that is not faster."""
+        return False
+
     def computes_softmax(self, rows: tuple[int, ...]) -> bool:
         """Return whether ``softmax`` computes rows of this shape."""
         return False
@@ -425,12 +429,18 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Return whether ``row_norm`` computes rows of this shape."""
         return False
 
-    def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
-        """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""
+    def row_norm(self, x: Array, *arrays: Array, eps: float) -> None:
+        """Compute rows ``y = gamma (x - mean) / sqrt(variance + eps) + beta``, and the statistics of each.
+
+        ``arrays``: gamma and beta, of the size of a row, or neither; then y, and mean and variance of each row.
+        """
         raise NotImplementedError
 
-    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, dx: Array, *, eps: float) -> None:
-        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
+    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, *arrays: Array, eps: float) -> None:
+        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x.
+
+        ``arrays``: dx; or gamma, dx and the gradients of gamma and beta, where dz is the error of ``gamma z + beta``.
+        """
         raise NotImplementedError
 
     def computes_attention(self, shape: Sequence[int], dtype: str, causal: bool) -> bool:
@@ -445,20 +455,26 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Compute the gradient of self_attention and return True, or return False where that fails."""
         raise NotImplementedError
 
-    def computes_quantized(self, layer: Any) -> bool:
-        """Return whether ``quantized_conv`` computes a layer, or ``quantized_dot`` a product (nout, nin, N)."""
+    def computes_quantized(self, dtype: str, layer: Any) -> bool:
+        """Return whether ``quantized_conv`` computes a layer, or ``quantized_dot`` a product (nout, nin, N).
+
+        ``dtype``: "int8", or "int16" for the bits of bfloat16.
+        """
         return False
 
-    def quantized_dot(
-        self, x: Array, W: Array, factors: Array, bias: Array, out: Array, *, scale: float, relu: bool
-    ) -> None:
-        """Compute ``out = factors (W round(x / scale)) + bias`` of int8 weights, or max(., 0) of it."""
+    def round_to(self, x: Array, out: Array, *, scale: float | None) -> None:
+        """Compute ``out = round(x / scale)`` in int8, or x rounded to the bits of bfloat16."""
         raise NotImplementedError
 
-    def quantized_conv(
-        self, layer: Any, x: Array, W: Array, factors: Array, bias: Array, out: Array, *, scale: float, relu: bool
-    ) -> None:
-        """Compute ``out = factors conv(round(x / scale), W) + bias`` of images in NHWC, or max(., 0) of it."""
+    def quantized_dot(self, x: Array, W: Array, bias: Array, *arrays: Array, relu: bool) -> None:
+        """Compute ``out = factors (W x) + bias`` of rounded x, or max(., 0) of it.
+
+        ``arrays``: the factors, for int8 only, and out.
+        """
+        raise NotImplementedError
+
+    def quantized_conv(self, layer: Any, x: Array, W: Array, bias: Array, *arrays: Array, relu: bool) -> None:
+        """Compute ``out = factors conv(x, W) + bias`` of rounded images in NHWC, or max(., 0) of it."""
         raise NotImplementedError
 
     def operand_shifts(self, plan: Any) -> dict[int, int]:

@@ -121,12 +121,12 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         return reorder_call(primitives, plan, plan.stages[plan.stage_of[v]].steps)
     if step.op.name == "roi_pool_indices":
         return roi_call(primitives, plan, v)
-    if step.op is NORMALIZED:
-        return norm_call(primitives, plan, v)
     if step.op is TRANSPOSED:
         return PrimitiveCall(primitives.copy_transposed, cast("tuple[int]", step.inputs), (v,))
     if step.op in ROW_FUNCTIONS:
         return rows_call(primitives, plan, v)
+    if step.op is ROUNDED:
+        return rounded_call(primitives, plan, v)
     if step.op in (QUANTIZED_DOT, QUANTIZED_CONV):
         return quantized_call(primitives, plan, v)
     if step.op.name in ("self_attention", "self_attention_backward"):
@@ -182,26 +182,53 @@ def reorder_call(primitives: ReferencePrimitives, plan: Plan, values: Sequence[i
 
 
 def rows_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
-    """Return a function of rows, whose operands have the shape of the result or one element for each row."""
+    """Return a function of rows, or of the channels of images in NHWC, with those of its results that are read.
+
+    Operands and results are matrices of the rows, and vectors of one element for each row or each column.
+    """
     step, reshape, attrs = plan.step_of(v), primitives.runtime.reshape, dict(plan.step_of(v).attrs)
     inputs: Any = step.inputs
-    function, rows = ROW_FUNCTIONS[step.op](primitives), matrix_shape(step.shape, attrs.pop("rank"))
-    shapes = [rows if plan.shape(x) == step.shape else rows[:1] for x in (*inputs, v)]
+    is_images = v in plan.reordered
+    rows: Any = rows_shape(step.shape) if is_images else matrix_shape(step.shape, attrs.pop("rank"))
+    columns = step.shape[-1] if is_images else rows[1]
+    sizes = {step.op: rows, GAMMA_BACKWARD: (columns,), BETA_BACKWARD: (columns,)}
+    sizes |= dict.fromkeys((MEANS, VARIANCES), (columns,) if is_images else rows[:1])
+    computed = {plan.step_of(u).op: u for u in plan.stages[plan.stage_of[v]].steps}
+    stored = {op: u for op, u in computed.items() if u in plan.temporaries or u in plan.outputs}
+    results = RESULTS.get((step.op, len(inputs)), (step.op,))
+    outputs = tuple(stored[op] for op in results if op in stored)
+    function = primitives.batch_norm if is_images else ROW_FUNCTIONS[step.op](primitives)
     strided = [n for n, x in enumerate(inputs) if not plan.is_contiguous(x)]
+    vector = (1, -1) if is_images else (-1,)
+    shapes = [rows if plan.shape(x) == step.shape else vector for x in inputs]
+    shapes += [rows if op is step.op else vector for op in results]
 
     def run(*arrays: NativeArray) -> None:
-        operands = list(arrays)
+        operands, written = list(arrays[: len(inputs)]), iter(arrays[len(inputs) :])
         for n in strided:
             operands[n] = contiguous_copy(primitives, n, operands[n])
+        for op in results:  # those that are not read, such as the means, are written, too
+            operands.append(next(written) if op in stored else primitives.get_workspace(op.name, sizes[op], arrays[0]))
         function(*map(reshape, operands, shapes), **attrs)
+
+    return PrimitiveCall(run, inputs, outputs)
+
+
+def rounded_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
+    """Return the copy of float32 rounded to int8 or bfloat16."""
+    inputs, attrs = cast("tuple[int]", plan.step_of(v).inputs), plan.step_of(v).attrs
+    is_strided = not plan.is_contiguous(inputs[0])
+
+    def run(x: NativeArray, out: NativeArray) -> None:
+        primitives.round_to(contiguous_copy(primitives, 0, x) if is_strided else x, out, **attrs)
 
     return PrimitiveCall(run, inputs, (v,))
 
 
 def quantized_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall:
-    """Return a product or a convolution of int8, of images in NHWC."""
+    """Return a product or a convolution of int8 or bfloat16, of images in NHWC."""
     step = plan.step_of(v)
-    inputs, options = cast("tuple[int, ...]", step.inputs), {name: step.attrs[name] for name in ("scale", "relu")}
+    inputs, options = cast("tuple[int, ...]", step.inputs), {"relu": step.attrs["relu"]}
     function: Callable[..., None] = primitives.quantized_dot
     if step.op is QUANTIZED_CONV:
         x, o = map(plan.layout.to_chwn, (plan.shape(inputs[0]), step.shape))
@@ -257,10 +284,10 @@ def norm_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveC
     function: Callable[..., None]
     if v in plan.reordered:
         C, rows, function = step.shape[-1], rows_shape(step.shape), primitives.batch_norm
-        shapes: list[Any] = [rows, (1, C), (1, C), rows, (1, C), (1, C)]
+        shapes: list[Any] = [rows, *[(1, C)] * (len(inputs) - 1), rows, (1, C), (1, C)]
     else:
         rows, function = matrix_shape(step.shape, attrs.pop("rank")), primitives.row_norm
-        C, shapes = rows[0], [rows, rows, rows[:1], rows[:1]]
+        C, shapes = rows[0], [rows, *[rows[1:]] * (len(inputs) - 1), rows, rows[:1], rows[:1]]
 
     def run(x: NativeArray, *arrays: NativeArray) -> None:
         x = contiguous_copy(primitives, 0, x) if is_strided else x
@@ -306,12 +333,14 @@ def find_indices_of(plan: Plan, v: int) -> int | None:
 def join_results(primitives: ReferencePrimitives, plan: Plan) -> None:
     """Move the steps that one primitive computes together into one stage.
 
-    These are maxima and their positions, attention and its stats, and normalized images or rows and their statistics.
+    These are maxima and their positions, attention and its stats, normalized images or rows and their statistics, and
+    gradients.
     """
     first = {
         (step.op.name, step.inputs, tuple(step.attrs.items())): v
         for v, step in plan.numbered_steps
-        if step.op.name in JOINED.values() and find_primitive(primitives, plan, v) is not None
+        if step.op.name in JOINED.values()
+        and (step.op.name not in OPS or find_primitive(primitives, plan, v) is not None)
     }
     more: dict[int, list[int]] = {}
     for w, step in plan.numbered_steps:
@@ -466,16 +495,20 @@ SOFTMAX_BACKWARD = Op(
 )
 NORMALIZED_BACKWARD = Op(
     "normalized_backward",
-    doc="the gradient of normalize over the last axes, from dz, x, the means and the variances",
+    doc="the gradient of normalize over the last axes, from dz, x, the means, the variances, and gamma if there is one",
     kind="library",
     has_method=False,
     flops_fn=lambda z, *operands: 9 * math.prod(z),
 )
+GAMMA_BACKWARD = Op("gamma_backward", doc="the gradient of gamma of each column", kind="library", has_method=False)
+BETA_BACKWARD = Op("beta_backward", doc="the gradient of beta of each column", kind="library", has_method=False)
 ROW_FUNCTIONS: dict[Op, Callable[[ReferencePrimitives], Callable[..., None]]] = {
+    NORMALIZED: lambda primitives: primitives.row_norm,
     SOFTMAX: lambda primitives: primitives.softmax,
     SOFTMAX_BACKWARD: lambda primitives: primitives.softmax_backward,
     NORMALIZED_BACKWARD: lambda primitives: primitives.row_norm_backward,
 }
+ROUNDED = Op("rounded", doc="x / scale rounded to int8, or x to the bits of bfloat16", kind="library", has_method=False)
 QUANTIZED_DOT, QUANTIZED_CONV = (
     Op(name, doc=f"{name}, with relu or without", kind="library", has_method=False, flops_fn=flops_fn)
     for name, flops_fn in (
@@ -483,8 +516,11 @@ QUANTIZED_DOT, QUANTIZED_CONV = (
         ("quantized_conv", lambda z, x, W, *_: 2 * math.prod(z) * math.prod(W) // W[-1]),
     )
 )
+# the results of an op with a number of operands, of which only those are stored that are read
+RESULTS = {(NORMALIZED, n): (NORMALIZED, MEANS, VARIANCES) for n in (1, 3)}
+RESULTS |= {(NORMALIZED_BACKWARD, 5): (NORMALIZED_BACKWARD, GAMMA_BACKWARD, BETA_BACKWARD)}
 JOINED = {"max_pool_indices": "max_pool", "attention_stats": "self_attention"}
-JOINED |= {MEANS.name: NORMALIZED.name, VARIANCES.name: NORMALIZED.name}
+JOINED |= {x.name: main.name for main, *more in RESULTS.values() for x in more}
 TRANSPOSED = Op("transposed", doc="a contiguous copy of a transpose", kind="library", has_method=False)
 REORDER = Op("reorder", OPS["transpose"].run, doc="images copied to another layout", kind="library", has_method=False)
 
@@ -538,8 +574,8 @@ def prefers_layout(primitives: ReferencePrimitives, plan: Plan, v: int, is_read:
 class Formula(NamedTuple):
     """A formula of a plan that a primitive computes: its operands, and its results with their ops, the main one first.
 
-    ``parameters``: gamma and beta of a norm of rows, by which further steps scale and shift the main result. Those of
-    images in NHWC are operands of the primitive.
+    ``parameters``: numbers for each row by which further steps scale and shift the normalized rows. Those of images in
+    NHWC, and of each element of a row, are operands of the primitive.
     """
 
     operands: tuple[int, ...]
@@ -551,6 +587,11 @@ class Formula(NamedTuple):
     def main(self) -> int:
         """The main result."""
         return next(iter(self.results))
+
+    @property
+    def place(self) -> int:
+        """The first result after all operands."""
+        return min(v for v in self.results if v > max(self.operands))
 
 
 def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[int]) -> list[Formula]:
@@ -574,11 +615,13 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
             normalized.update(operands[:1] if formula else ())
         found += [formula] if formula else []
     forward = {formula.main: formula for formula in found}
+    backward: list[Formula] = []
     for v, step in plan.numbered_steps:
         if step.dtype == "float32" and len(step.inputs) == 2:
-            backward = find_softmax_backward(primitives, plan, v) or find_norm_backward(plan, v, forward)
-            found += [backward] if backward else []
-    return found
+            formula = find_softmax_backward(primitives, plan, v) or find_norm_backward(plan, v, forward)
+            backward += [formula] if formula else []
+    replaced = {u for x in backward for v in x.results for u in formula_values(plan, v, x.operands)}
+    return [*(scaled(plan, formula, replaced) for formula in found), *backward]
 
 
 def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -600,7 +643,7 @@ def find_softmax_backward(primitives: ReferencePrimitives, plan: Plan, v: int) -
     for z, difference in operand_orders(plan, v, "mul"):
         for dz, total in operand_orders(plan, difference, "sub")[:1]:
             product, shape = inputs_of(plan, inputs_of(plan, total, "sum")[0], "mul"), plan.shape(v)
-            rank = find_rank(plan, v, total) if sorted(product) == sorted((z, dz)) else None
+            rank = find_rank(plan, v, total) if {*product} == {z, dz} else None
             is_float = all((plan.dtype(x), plan.shape(x)) == ("float32", shape) for x in (z, dz))
             if rank is not None and is_float and primitives.computes_softmax_backward(matrix_shape(shape, rank)):
                 return Formula((dz, z), {v: SOFTMAX_BACKWARD}, {"rank": rank})
@@ -620,10 +663,25 @@ def find_norm_backward(plan: Plan, v: int, forward: dict[int, Formula]) -> Formu
                         continue
                     _, mean, variance = formula.results
                     sums = [sum_of_mean(plan, x, mean) for x in (mean_dz, mean_product)]
-                    is_gradient = sums[0] == dz and sorted(inputs_of(plan, sums[1], "mul")) == sorted((z, dz))
+                    is_gradient = sums[0] == dz and {*inputs_of(plan, sums[1], "mul")} == {z, dz}
                     if is_gradient:
                         operands = dz, *formula.operands, mean, variance
-                        return Formula(operands, {v: NORMALIZED_BACKWARD}, formula.attrs)
+                        gradient = Formula(operands, {v: NORMALIZED_BACKWARD}, formula.attrs)
+                        return find_parameter_gradients(plan, gradient, z) or gradient
+    return None
+
+
+def find_parameter_gradients(plan: Plan, formula: Formula, z: int) -> Formula | None:
+    """Return the gradients of rows x, gamma and beta of ``gamma z + beta``, if those of all three are computed."""
+    (dz, *others), rank = formula.operands, formula.attrs["rank"]
+    sums = {s.inputs[0]: u for u, s in plan.numbered_steps if s.op.name == "sum" and s.attrs["axis"] == (*range(rank),)}
+    for dy, gamma in operand_orders(plan, dz, "mul"):
+        products = [x for x in sums if {*inputs_of(plan, x, "mul")} == {z, dy}]
+        if products and dy in sums and is_row(plan, gamma, plan.shape(z), rank):
+            more = {sums[products[0]]: GAMMA_BACKWARD, sums[dy]: BETA_BACKWARD}
+            found = Formula((dy, *others, gamma), formula.results | more, formula.attrs)
+            readers = [u for u, step in plan.numbered_steps if more.keys() & {*step.inputs}]
+            return found if found.place < min(readers, default=found.place + 1) else None
     return None
 
 
@@ -649,17 +707,17 @@ def operand_orders(plan: Plan, x: Any, name: str) -> list[tuple[int, int]]:
 
 
 def find_quantized(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
-    """Return a product or a convolution of int8."""
+    """Return a product or a convolution of int8 or bfloat16."""
     step, operands = plan.composites[v], cast("tuple[int, ...]", plan.composites[v].inputs)
-    x, W = (plan.shape(operand) for operand in operands[:2])
-    if 0 in (*x, *W) or plan.dtype(operands[1]) != "int8":
+    (x, W), dtype = (plan.shape(operand) for operand in operands[:2]), plan.dtype(operands[1])
+    if 0 in (*x, *W) or dtype != ("int16" if step.attrs["scale"] is None else "int8"):
         return None
     key: Any
     if step.op.name == "quantized_dot":
         op, key = QUANTIZED_DOT, (*W, x[1])
     else:
         op, key = QUANTIZED_CONV, convolution_layer(step, "float32", x, W, step.shape)
-    return Formula(operands, {v: op}, step.attrs) if primitives.computes_quantized(key) else None
+    return Formula(operands, {v: op}, step.attrs) if primitives.computes_quantized(dtype, key) else None
 
 
 def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -674,6 +732,35 @@ def find_row_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formul
     mean, variance = statistics
     results = {v: NORMALIZED, mean: MEANS, variance: VARIANCES}
     return Formula((x,), results, {"rank": rank, "eps": eps}, tuple(parameters))
+
+
+def scaled(plan: Plan, formula: Formula, replaced: Collection[int]) -> Formula:
+    """Return the formula of ``gamma z + beta`` for that of normalized rows z, if only ``replaced`` steps read z, too.
+
+    gamma and beta have a number for each element of a row.
+    """
+    main, rank, scale = formula.main, formula.attrs.get("rank"), list[int]()
+    if formula.results[main] is not NORMALIZED or rank is None or formula.parameters:
+        return formula
+    shape = plan.shape(main)
+    for name in ("mul", "add"):
+        reader = None if main in plan.outputs else find_reader(plan, main, replaced)
+        others: Any = [x for x in plan.step_of(reader).inputs if x != main] if reader is not None else ()
+        if reader is None or len(others) != 1 or not is_row(plan, others[0], shape, rank):
+            return formula
+        step = plan.step_of(reader)
+        if (step.op.name, step.shape, step.dtype) != (name, shape, "float32"):
+            return formula
+        main, scale = reader, [*scale, others[0]]
+    _, *statistics = formula.results.items()
+    return Formula((*formula.operands, *scale), {main: NORMALIZED, **dict(statistics)}, formula.attrs)
+
+
+def is_row(plan: Plan, x: Any, shape: Shape, rank: int) -> bool:
+    """Return whether a value is a contiguous leaf of float32 with a number for each element of a row."""
+    if not isinstance(x, int) or x >= len(plan.leaves) or plan.dtype(x) != "float32" or not plan.is_contiguous(x):
+        return False
+    return (1,) * (len(shape) - len(plan.shape(x))) + plan.shape(x) == (1,) * rank + shape[rank:]
 
 
 def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -695,18 +782,18 @@ def find_batch_norm(primitives: ReferencePrimitives, plan: Plan, v: int) -> Form
 def find_conv_bias(plan: Plan, v: int) -> Formula | None:
     """Return the sum of a convolution and a bias, or max(., 0) of it, of which nothing else is read."""
     step = plan.step_of(v)
-    readers = [u for u, reader in plan.numbered_steps if v in reader.inputs]
-    if step.op.name != "conv" or v in plan.outputs or len(readers) != 1:
+    reader = find_reader(plan, v)
+    if step.op.name != "conv" or v in plan.outputs or reader is None:
         return None
-    total = plan.step_of(readers[0])
+    total = plan.step_of(reader)
     others: Any = [x for x in total.inputs if x != v]
     K = step.shape[0]
     if total.op.name != "add" or len(others) != 1 or plan.dtype(others[0]) != step.dtype or total.dtype != step.dtype:
         return None
     if plan.shape(others[0]) != (K,) + (1,) * (len(step.shape) - 1):
         return None
-    relu = find_relu(plan, readers[0])
-    result = {readers[0]: CONV_BIAS} if relu is None else {relu: CONV_BIAS_RELU}
+    relu = find_relu(plan, reader)
+    result = {reader: CONV_BIAS} if relu is None else {relu: CONV_BIAS_RELU}
     return Formula((*step.inputs, *others), result, step.attrs)  # type: ignore[arg-type]
 
 
@@ -739,11 +826,15 @@ def matrix_shape(shape: Shape, rank: int) -> Shape:
 
 def find_relu(plan: Plan, v: int) -> int | None:
     """Return ``max(., 0)`` of a value that nothing else reads; else None."""
-    readers = [u for u, step in plan.numbered_steps if v in step.inputs]
-    if v in plan.outputs or len(readers) != 1:
-        return None
-    reader = plan.step_of(readers[0])
-    return readers[0] if (reader.op.name, reader.inputs) == ("maximum", (v, Constant(0))) else None
+    reader = None if v in plan.outputs else find_reader(plan, v)
+    step = None if reader is None else plan.step_of(reader)
+    return reader if step is not None and (step.op.name, step.inputs) == ("maximum", (v, Constant(0))) else None
+
+
+def find_reader(plan: Plan, v: int, ignored: Collection[int] = ()) -> int | None:
+    """Return the step that reads a value, if there is only one that is not ignored."""
+    readers = [u for u, step in plan.numbered_steps if v in step.inputs and u not in ignored]
+    return readers[0] if len(readers) == 1 else None
 
 
 def formula_values(plan: Plan, v: int, operands: Collection[int]) -> list[int]:
@@ -779,6 +870,7 @@ class PlanRewriter:
         self.rows: dict[int, int] = {}  # the same images as a matrix, several pixels in a row
         self.copies: dict[int, int] = {}  # {new value of a transpose: its contiguous copy}
         self.repeated: dict[tuple[int, Shape], int] = {}  # {(old value, shape of the rows): numbers of the channels}
+        self.rounded: dict[tuple[int, str, float | None], int] = {}  # {(old value, dtype, scale): rounded value}
         plan.steps, plan.strides = [], {}
 
     def rewrite(self, formulas: Sequence[Formula]) -> None:
@@ -788,7 +880,7 @@ class PlanRewriter:
         needed = self.needed_values(by_value)
         for v, step in self.steps.items():
             if v in by_value:
-                if v == min(by_value[v].results):
+                if v == by_value[v].place:
                     self.append_formula(by_value[v], needed)
                 if v == by_value[v].main:
                     self.append_parameters(by_value[v])
@@ -890,6 +982,8 @@ class PlanRewriter:
                 v, self.steps[v]._replace(op=formula.results[v], attrs=attrs, inputs=formula.operands), True
             )
         is_images = "relu" in attrs and len(self.shapes[x]) > 2  # not the norm of rows
+        if formula.results[v] in (QUANTIZED_DOT, QUANTIZED_CONV):
+            x = self.round_to(x, self.plan.dtype(self.as_plain(others[0])), attrs["scale"], is_images)
         inputs = self.as_reordered(x) if is_images else self.as_plain(x), *map(self.as_plain, others)
         for v, op in formula.results.items():
             new = self.steps[v]._replace(op=op, attrs=attrs, inputs=inputs)
@@ -897,6 +991,22 @@ class PlanRewriter:
                 self.append_reordered(v, new, inputs)
             elif v == formula.main or v in needed:
                 self.plain[v] = self.plan.append_step(new)
+
+    def round_to(self, v: int, dtype: str, scale: float | None, is_images: bool) -> int:
+        """Return the number of a value that is rounded to int8 or bfloat16 in a layout that it has.
+
+        The number is one after those of the old values. A copy to the other layout reads the rounded numbers, which are
+        smaller.
+        """
+        key = v, dtype, scale
+        if key not in self.rounded:
+            self.rounded[key] = new = len(self.shapes)
+            self.shapes[new] = self.shapes[v]
+            is_reordered = v not in self.plain or (is_images and (v in self.reordered or v in self.rows))
+            source = self.as_reordered(v) if is_reordered else self.plain[v]
+            step = Step(ROUNDED, {"scale": scale}, (source,), self.plan.shape(source), dtype, dtype)
+            (self.reordered if is_reordered else self.plain)[new] = self.plan.append_step(step)
+        return self.rounded[key]
 
     def append_parameters(self, formula: Formula) -> None:
         """Append the steps that scale and shift the main result of a formula."""

@@ -28,9 +28,10 @@ MAX_CACHED_PRIMITIVES = 2048  # over all threads; one takes about 75 kB, most of
 CAPACITY = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"  # environment variable: the size of oneDNN's own cache
 
 # dnnl_types.h: data types, propagation kinds, arguments of a primitive, queries
-DATA_TYPES = {"float32": 3, "int32": 4, "int8": 5, "uint8": 6}
+DATA_TYPES = {"float32": 3, "int32": 4, "int8": 5, "uint8": 6, "int16": 2}  # NumPy has no bfloat16, only its bits
 FORMAT_TAG_ANY, ENGINE_CPU, STREAM_IN_ORDER, SCRATCHPAD_USER, QUERY_IMPL_INFO = 1, 1, 1, 1, 8
-ISA_AVX2, ISAS_VNNI = 0x7, (0xF, 0x67)  # dnnl_cpu_isa_t, a bit mask; VNNI with AVX2 or AVX-512
+ISA_AVX2 = 0x7  # dnnl_cpu_isa_t, a bit mask
+ISAS_OF_PRODUCTS = {"int8": (0xF, 0x67), "int16": (0xE7,)}  # VNNI with AVX2 or AVX-512; AVX512_BF16
 RELU = 0x20  # dnnl_alg_kind_t
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160
 ARG_SRC, ARG_DST, ARG_WEIGHTS, ARG_BIAS, ARG_WORKSPACE, ARG_SCRATCHPAD = 1, 17, 33, 41, 64, 80
@@ -180,11 +181,13 @@ class Library:
         """Whether exp and the logistic function are precise: without AVX2 their relative error is about 1e-5."""
         return bool(self.functions.dnnl_get_effective_cpu_isa() & ISA_AVX2 == ISA_AVX2)
 
-    @property
-    def has_int8_products(self) -> bool:
-        """Whether the CPU adds products of int8 in int32; without VNNI, sums of two of them may overflow."""
+    def has_products(self, dtype: str) -> bool:
+        """Return whether the CPU adds products of int8 in int32, or those of bfloat16 in float32.
+
+        Without VNNI, sums of two products of int8 may overflow; without AVX512_BF16, bfloat16 is not faster.
+        """
         isa = self.functions.dnnl_get_effective_cpu_isa()
-        return any(isa & mask == mask for mask in ISAS_VNNI)
+        return any(isa & mask == mask for mask in ISAS_OF_PRODUCTS[dtype])
 
     def use_threads(self, n: int | None = None) -> ThreadCount:
         """Return a context manager that sets the OpenMP threads of this Python thread to ``n`` or all.
@@ -247,11 +250,12 @@ class Library:
             )
         return primitive_desc
 
-    def scaled_attr(self, arg: int, mask: int, relu: bool = False) -> Handle:
-        """Return attributes with factors of an argument, along the axes of a bit mask, and max(., 0) of the result."""
+    def create_attr(self, scales: dict[int, int], relu: bool = False) -> Handle:
+        """Return attributes with factors of arguments, along the axes of bit masks, and max(., 0) of the result."""
         attr = self.create("primitive_attr", "primitive_attr_create")
         self.call("primitive_attr_set_scratchpad_mode", attr, SCRATCHPAD_USER)
-        self.call("primitive_attr_set_scales_mask", attr, arg, mask)
+        for arg, mask in scales.items():
+            self.call("primitive_attr_set_scales_mask", attr, arg, mask)
         if relu:
             post_ops = self.create("post_ops", "post_ops_create")
             self.call("post_ops_append_eltwise", post_ops, RELU, c_float(0), c_float(0))

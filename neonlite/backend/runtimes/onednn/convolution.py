@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from ctypes import c_float, c_uint
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
@@ -42,11 +42,18 @@ CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
 WEIGHT_SCALES = dnnl.ARG_SCALES | dnnl.ARG_WEIGHTS
 REDUCTION_SUM = 0x2FFF4
+BFLOAT16_INFINITY = 0x7F80  # its bits, above which are those of NaN
 SOFTMAX_ACCURATE = 0x30000  # oneDNN's log_softmax is less precise than NumPy's, and is not used
 MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an error of 2e-6: oneDNN adds in float32
+# of the rows of which oneDNN adds the gradients of gamma and beta one by one: the error of the sums over 2**18 rows is
+# 2e-6, and 1e-5 without blocks
+GRADIENT_BLOCK_ELEMENTS = 1 << 17
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
+# Transposes whose rows start a multiple of this apart, and so are in few sets of the L1 cache, take NumPy 5 times as
+# long as oneDNN; others take both the same time. For 128 rows of 784 to 3072, measured by hand.
+ALIASED_BYTES, MIN_ALIASED_ELEMENTS = 1 << 12, 1 << 16
 MIN_PARALLEL_SUM = 1 << 20  # elements: both ways take the same time from there to 8 << 20, by thresholds.py
 MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
 # An implementation of 1 x 1 convolutions in oneDNN 3.2, for AVX2. With strides and two threads, its gradients with
@@ -122,57 +129,55 @@ class OneDNNConvolution(NumPyPrimitives):
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
         return self._get_primitive(factory, layer, like, sizes, *with_bias)
 
-    # --- int8 ---
+    # --- int8 and bfloat16 ---
 
-    def computes_quantized(self, layer: Any) -> bool:
-        """Return whether oneDNN multiplies int8 in a convolution, or in a product (nout, nin, N)."""
+    def computes_quantized(self, dtype: str, layer: Any) -> bool:
+        """Return whether oneDNN multiplies int8, or bfloat16 (int16), in a convolution or a product (nout, nin, N)."""
         library = dnnl.get_library()
-        if library is None or not library.has_int8_products:
+        if library is None or not library.has_products(dtype):
             return False
         if isinstance(layer, ConvLayer):
-            return all(self._get_quantized_conv(layer, relu) for relu in (False, True))
-        return self._get_cached(create_quantized_dot, layer) is not None
+            return all(self._get_quantized_conv(layer, np.dtype(dtype), relu) for relu in (False, True))
+        return self._get_cached(create_quantized_dot, layer, np.dtype(dtype)) is not None
 
-    def quantized_dot(
-        self, x: Array, W: Array, factors: Array, bias: Array, out: Array, *, scale: float, relu: bool
-    ) -> None:
-        """Compute ``out = factors (W round(x / scale)) + bias``, or max(., 0) of it: (nin, N), (nout, nin)."""
-        self._execute(
-            self._get_cached(create_quantized_dot, (*W.shape, x.shape[1])), (W, self._round_to_int8(x, scale), out)
-        )
-        if self.runtime.has_values:
-            ops = (ChainOp("mul", 1), ChainOp("add", 2), ChainOp("maximum", 3))[: 2 + relu]
-            zero: Any = (np.float32(0),) * relu
-            get_chain(ops, 3 + relu, frozenset((3,) * relu)).run_parallel(out, factors, bias, *zero, out)
+    def round_to(self, x: Array, out: Array, *, scale: float | None) -> None:
+        """Compute ``out = round(x / scale)`` in int8, or x rounded to the bits of bfloat16."""
+        factor = () if scale is None else (np.array([1 / scale], np.float32),)
+        self._execute(self._get_cached(create_rounding, (x.size,), out.dtype), (x, out, *factor))
 
-    def quantized_conv(
-        self,
-        layer: ConvLayer,
-        x: Array,
-        W: Array,
-        factors: Array,
-        bias: Array,
-        out: Array,
-        *,
-        scale: float,
-        relu: bool,
-    ) -> None:
-        """Compute ``out = factors conv(round(x / scale), W) + bias`` of images in NHWC, or max(., 0) of it."""
-        conv: Any = self._get_quantized_conv(layer, relu)
-        x8 = self._round_to_int8(x, scale)
-        W = self._reorder_operand(conv, dnnl.ARG_WEIGHTS, W)
-        self._execute(conv.primitive, (x8, W, out, bias, factors))
+    def quantized_dot(self, x: Array, W: Array, bias: Array, *arrays: Array, relu: bool) -> None:
+        """Compute ``out = factors (W x) + bias``, or max(., 0) of it: (nin, N), (nout, nin)."""
+        *factors, out = arrays
+        self._execute(self._get_cached(create_quantized_dot, (*W.shape, x.shape[1]), W.dtype), (W, x, out))
+        if not self.runtime.has_values:
+            return
+        is_fused = relu and self._is_without_nan(x)
+        operands: list[Any] = [*factors, bias, *(np.float32(0),) * is_fused]
+        names = ["mul"] * len(factors) + ["add"] + ["maximum"] * is_fused
+        ops, scalars = tuple(map(ChainOp, names, range(1, 4))), frozenset((len(names),) * is_fused)
+        get_chain(ops, len(names) + 1, scalars).run_parallel(out, *operands, out)
+        if relu and not is_fused:
+            np.maximum(out, 0, out=out)
 
-    def _get_quantized_conv(self, layer: ConvLayer, relu: bool) -> ReorderedPrimitive | None:
+    def quantized_conv(self, layer: ConvLayer, x: Array, W: Array, bias: Array, *arrays: Array, relu: bool) -> None:
+        """Compute ``out = factors conv(x, W) + bias`` of images in NHWC, or max(., 0) of it."""
+        *factors, out = arrays
+        is_fused = relu and self._is_without_nan(x)
+        conv: Any = self._get_quantized_conv(layer, W.dtype, is_fused)
+        self._execute(conv.primitive, (x, self._reorder_operand(conv, dnnl.ARG_WEIGHTS, W), out, bias, *factors))
+        if relu and not is_fused:
+            np.maximum(out, 0, out=out)
+
+    def _is_without_nan(self, x: Array) -> bool:
+        """Return whether sums of products with x have no NaN, of which oneDNN's max(., 0) is 0: if x is finite."""
+        if x.dtype == np.int8 or not self.runtime.has_values:
+            return True
+        return bool(x.max() < BFLOAT16_INFINITY and x.view(np.uint16).max() < BFLOAT16_INFINITY | 1 << 15)
+
+    def _get_quantized_conv(self, layer: ConvLayer, dtype: np.dtype[Any], relu: bool) -> ReorderedPrimitive | None:
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
-        conv: ReorderedPrimitive | None = self._get_cached(create_quantized_conv, sizes, relu, subject=layer)
+        conv: ReorderedPrimitive | None = self._get_cached(create_quantized_conv, sizes, dtype, relu, subject=layer)
         return conv
-
-    def _round_to_int8(self, x: Array, scale: float) -> Any:
-        """Return ``x / scale`` rounded to int8 in a workspace."""
-        x8 = self._arg_buffer(dnnl.ARG_SRC, x.size, np.dtype(np.int8))
-        self._execute(self._get_cached(create_rounding, (x.size,)), (x, x8, np.array([1 / scale], np.float32)))
-        return x8
 
     # --- pooling ---
 
@@ -441,14 +446,18 @@ class ConvolutionDesc:
     """Descriptors of a convolution. Depth is left out where it is 1.
 
     Images are NHWC, which is at least as fast as oneDNN's blocked layouts for any number of channels; filters are in a
-    layout that oneDNN chooses. ``attr``: the attributes of a primitive for images and filters of int8, with a bias.
+    layout that oneDNN chooses. ``dtype``: that of images and filters. ``attr``: the attributes of the primitive.
     """
 
     def __init__(
-        self, library: dnnl.Library, layer: ConvLayer, with_bias: bool = False, attr: dnnl.Handle | None = None
+        self,
+        library: dnnl.Library,
+        layer: ConvLayer,
+        with_bias: bool = False,
+        dtype: str = "float32",
+        attr: dnnl.Handle | None = None,
     ) -> None:
         self.library, self.attr = library, attr or library.default_attr
-        dtype = "float32" if attr is None else "int8"
         first = 2 if layer.D == layer.T == layer.M == 1 else 1  # axis: depth is left out where it is 1
         inner, (C, *window, K) = slice(first, 4), (layer.dimF[0], *layer.dimF[first:])
         self.src_desc, self.dst_desc = (
@@ -512,31 +521,34 @@ def create_fprop(library: dnnl.Library, layer: ConvLayer, with_bias: bool = Fals
     )
 
 
-def create_quantized_conv(library: dnnl.Library, layer: ConvLayer, relu: bool) -> ReorderedPrimitive:
-    """Create a convolution of int8, with arguments images, filters, results, bias and factors of the channels."""
-    attr = library.scaled_attr(dnnl.ARG_WEIGHTS, 1 if layer.groups == 1 else 3, relu)
-    desc = ConvolutionDesc(library, layer, True, attr)
-    args = dnnl.ARG_SRC, dnnl.ARG_WEIGHTS, dnnl.ARG_DST, dnnl.ARG_BIAS, WEIGHT_SCALES
+def create_quantized_conv(
+    library: dnnl.Library, layer: ConvLayer, dtype: np.dtype[Any], relu: bool
+) -> ReorderedPrimitive:
+    """Create a convolution with arguments images, filters, results, bias and, for int8, factors of the channels."""
+    scales = {dnnl.ARG_WEIGHTS: 1 if layer.groups == 1 else 3} if dtype == np.int8 else {}
+    desc = ConvolutionDesc(library, layer, True, dtype.name, library.create_attr(scales, relu))
+    args = dnnl.ARG_SRC, dnnl.ARG_WEIGHTS, dnnl.ARG_DST, dnnl.ARG_BIAS, *(WEIGHT_SCALES,) * len(scales)
     return desc.create_primitive(desc.forward_desc, (), dnnl.ARG_WEIGHTS, *args)
 
 
-def create_quantized_dot(library: dnnl.Library, sizes: tuple[int, int, int]) -> dnnl.Primitive:
-    """Create the product of int8 matrices (nout, nin) and (nin, N) into float32 ones."""
+def create_quantized_dot(library: dnnl.Library, sizes: tuple[int, int, int], dtype: np.dtype[Any]) -> dnnl.Primitive:
+    """Create the product of matrices (nout, nin) and (nin, N) into float32 ones."""
     nout, nin, N = sizes
-    W, x = library.memory_desc((nout, nin), (nin, 1), "int8"), library.memory_desc((nin, N), (N, 1), "int8")
+    W, x = (library.memory_desc(dims, (dims[1], 1), dtype.name) for dims in ((nout, nin), (nin, N)))
     out = library.memory_desc((nout, N), (N, 1))
     args = library.engine, W.handle, x.handle, None, out.handle, library.default_attr
     primitive_desc = library.primitive_desc("matmul", *args)
     return dnnl.Primitive(library, primitive_desc, {dnnl.ARG_SRC: W, dnnl.ARG_WEIGHTS: x, dnnl.ARG_DST: out})
 
 
-def create_rounding(library: dnnl.Library, shape: tuple[int]) -> dnnl.Primitive:
-    """Create the copy of a float32 vector, times a factor, to the nearest int8, with ties to even."""
-    x, x8, factor = (
-        library.memory_desc(n, (1,), dtype) for n, dtype in ((shape, "float32"), (shape, "int8"), ((1,), "float32"))
+def create_rounding(library: dnnl.Library, shape: tuple[int], dtype: np.dtype[Any]) -> dnnl.Primitive:
+    """Create the copy of a float32 vector, for int8 times a factor, to the nearest number, with ties to even."""
+    x, out, factor = (
+        library.memory_desc(n, (1,), name) for n, name in ((shape, "float32"), (shape, dtype.name), ((1,), "float32"))
     )
-    args = x.handle, library.engine, x8.handle, library.engine, library.scaled_attr(dnnl.ARG_SRC, 0)
-    descs = {dnnl.ARG_SRC: x, dnnl.ARG_DST: x8, dnnl.ARG_SCALES | dnnl.ARG_SRC: factor}
+    scales = {dnnl.ARG_SRC: 0} if dtype == np.int8 else {}
+    args = x.handle, library.engine, out.handle, library.engine, library.create_attr(scales)
+    descs = {dnnl.ARG_SRC: x, dnnl.ARG_DST: out} | {dnnl.ARG_SCALES | arg: factor for arg in scales}
     return dnnl.Primitive(library, library.primitive_desc("reorder", *args), descs)
 
 
@@ -644,6 +656,7 @@ def create_pooling_backward(library: dnnl.Library, layer: PoolLayer, is_nhwc: bo
 # channels of several pixels one after another. Those of the channels are combined from them in float64.
 
 ARG_MEAN, ARG_VARIANCE, ARG_SCALE, ARG_SHIFT = 49, 50, 51, 52
+ARG_DIFF_SCALE, ARG_DIFF_SHIFT = 255, 256
 USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8  # dnnl_normalization_flags_t
 BLOCK_ELEMENTS = 1 << 17  # of the rows whose sums are computed at once; they and the result stay in the L2 cache
 MIN_BLOCK_ROWS = 16  # with fewer, the stages of the formula compute it; chosen without a measurement
@@ -699,6 +712,15 @@ class OneDNNBatchNorm(OneDNNConvolution):
         if self.runtime.has_values:
             copy_transposed(x, out)
 
+    def try_copy_transposed(self, x: Array, out: Array) -> bool:
+        """Copy a large transpose of float32 from the host and return True, or return False if that is not faster."""
+        if x.size < MIN_ALIASED_ELEMENTS or x.strides[-1] % ALIASED_BYTES or not self.computes_transposes():
+            return False
+        if not self.runtime.has_values or not copy_transposed.is_supported(x, out) or np.may_share_memory(x, out):
+            return False
+        copy_transposed(x, out)
+        return True
+
     def computes_softmax(self, rows: tuple[int, ...]) -> bool:
         """Return whether oneDNN has a fast primitive that is precise: it adds the float32 elements of a row."""
         return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax, softmax_block(rows)) is not None
@@ -739,24 +761,65 @@ class OneDNNBatchNorm(OneDNNConvolution):
         """Return whether oneDNN has fast primitives that are precise."""
         if rows[1] > MAX_ROW_TERMS:
             return False
-        factories = create_row_norm, create_row_norm_backward
-        return all(self._get_cached(factory, rows, eps) is not None for factory in factories)
+        forward = self._get_cached(create_row_norm, rows, eps, False)
+        return forward is not None and self._get_cached(create_row_norm_backward, rows, eps, False) is not None
 
-    def row_norm(self, x: Array, y: Array, mean: Array, variance: Array, *, eps: float) -> None:
-        """Compute ``y = (x - mean) / sqrt(variance + eps)`` of rows, and the statistics, of one element each."""
-        primitive = self._get_cached(create_row_norm, x.shape, eps)
+    def row_norm(self, x: Array, *arrays: Array, eps: float) -> None:
+        """Compute rows ``y = gamma (x - mean) / sqrt(variance + eps) + beta``, and the statistics of each.
+
+        ``arrays``: gamma and beta, of the size of a row, or neither; then y, and mean and variance of each row.
+        """
+        primitive = self._get_cached(create_row_norm, x.shape, eps, len(arrays) == 5)
         if not self.runtime.has_values:
             return
-        check_writeable(y, mean, variance)
-        self._execute(primitive, (x, mean, variance, y))
+        check_writeable(*arrays[-3:])
+        self._execute(primitive, (x, *arrays))
 
-    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, dx: Array, *, eps: float) -> None:
-        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x."""
-        primitive = self._get_cached(create_row_norm_backward, x.shape, eps)
+    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, *arrays: Array, eps: float) -> None:
+        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x.
+
+        ``arrays``: dx; or gamma, dx and the gradients of gamma and beta, where dz is the error of ``gamma z + beta``.
+        """
+        if len(arrays) > 1:
+            self._row_norm_backward_of_blocks(dz, x, mean, variance, *arrays, eps=eps)
+            return
+        primitive = self._get_cached(create_row_norm_backward, x.shape, eps, False)
         if not self.runtime.has_values:
             return
-        check_writeable(dx)
-        self._execute(primitive, (x, mean, variance, dz, dx))
+        check_writeable(*arrays)
+        self._execute(primitive, (dz, x, mean, variance, *arrays))
+
+    def _row_norm_backward_of_blocks(
+        self, dz: Array, x: Array, mean: Array, variance: Array, gamma: Array, *results: Array, eps: float
+    ) -> None:
+        """Write the gradients of rows, gamma and beta; those of gamma and beta are sums over blocks of rows.
+
+        The blocks depend on the shape alone, so that results do not depend on the number of threads.
+        """
+        (length, n), dx = x.shape, results[0]
+        size = max(1, GRADIENT_BLOCK_ELEMENTS // n)
+        parts = self.get_workspace("gradients of gamma and beta", (2, -(-length // size), n), x)
+
+        def work(blocks: Iterator[int]) -> None:
+            for i in blocks:
+                rows = slice(i * size, min((i + 1) * size, length))
+                arrays = dz[rows], x[rows], mean[rows], variance[rows], gamma, gamma, dx[rows], parts[0, i], parts[1, i]
+                shape = rows.stop - rows.start, n
+                self._execute_alone(self._get_cached(create_row_norm_backward, shape, eps, True), arrays)
+
+        if not self.runtime.has_values:
+            return
+        check_writeable(*results)
+        run_blocks(work, parts.shape[1], x.size)
+        np.add.reduce(parts, axis=1, out=parts[:, 0])
+        for part, result in zip(parts[:, 0], results[1:], strict=True):
+            np.copyto(result, part)
+
+    def _execute_alone(self, primitive: dnnl.Primitive, arrays: Sequence[Array]) -> None:
+        """Execute a primitive on one thread."""
+        buffer = self._byte_buffer("onednn scratchpad", primitive.scratchpad_desc.nbytes)
+        last = (aligned_address(buffer),) if primitive.needs_scratchpad else ()
+        execute(primitive, 1, (*(data_address(array).value for array in arrays), *last))
 
     # --- images in NHWC ---
 
@@ -767,18 +830,20 @@ class OneDNNBatchNorm(OneDNNConvolution):
         def work(blocks: Iterator[int]) -> None:
             primitive = self._get_cached(create_statistics, (size, x.shape[1]))
             normalized = self.get_workspace("normalized", (size, x.shape[1]), x)
-            buffer = self._byte_buffer("onednn scratchpad", primitive.scratchpad_desc.nbytes)
-            last = (aligned_address(buffer),) if primitive.needs_scratchpad else ()
             for i in blocks:
                 block = slice(i * size, (i + 1) * size)
-                arrays = x[block], parts[0, i], parts[1, i], normalized
-                execute(primitive, 1, (*(data_address(array).value for array in arrays), *last))
+                self._execute_alone(primitive, (x[block], parts[0, i], parts[1, i], normalized))
 
-        workers = min(get_num_threads(), count) if x.size >= MIN_THREADED_ELEMENTS else 1
-        if workers > 1:
-            parallel_for(work, count, workers)
-        else:
-            work(iter(range(count)))
+        run_blocks(work, count, x.size)
+
+
+def run_blocks(work: Callable[[Iterator[int]], None], count: int, size: int) -> None:
+    """Do the work of the blocks of an array of some size, on several threads if it is large."""
+    workers = min(get_num_threads(), count) if size >= MIN_THREADED_ELEMENTS else 1
+    if workers > 1:
+        parallel_for(work, count, workers)
+    else:
+        work(iter(range(count)))
 
 
 def check_writeable(*arrays: Array) -> None:
@@ -861,26 +926,41 @@ def create_softmax_backward(library: dnnl.Library, rows: tuple[int, int]) -> dnn
     return dnnl.Primitive(library, library.primitive_desc("softmax_backward", *args), descs)
 
 
-def row_norm_desc(library: dnnl.Library, matrix: dnnl.MemoryDesc, column: dnnl.MemoryDesc, eps: float) -> dnnl.Handle:
+def row_norm_desc(
+    library: dnnl.Library, matrix: dnnl.MemoryDesc, column: dnnl.MemoryDesc, eps: float, flags: int = 0
+) -> dnnl.Handle:
     """Return the primitive descriptor of the normalization of rows."""
     handles = matrix.handle, matrix.handle, column.handle
-    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(0), library.default_attr
+    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(flags), library.default_attr
     return library.primitive_desc("layer_normalization_forward", *args)
 
 
-def create_row_norm(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:
-    """Create the normalization of rows, with the arguments rows, means, variances and result."""
+def create_row_norm(library: dnnl.Library, rows: tuple[int, int], eps: float, is_scaled: bool) -> dnnl.Primitive:
+    """Create the normalization of rows, with the arguments rows, gamma and beta or neither, result, statistics."""
     matrix, column = library.memory_desc(rows, (rows[1], 1)), library.memory_desc(rows[:1], (1,))
-    descs = {dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column, dnnl.ARG_DST: matrix}
-    return dnnl.Primitive(library, row_norm_desc(library, matrix, column, eps), descs)
+    row = library.memory_desc(rows[1:], (1,))
+    scale = {ARG_SCALE: row, ARG_SHIFT: row} if is_scaled else {}
+    descs = {dnnl.ARG_SRC: matrix, **scale, dnnl.ARG_DST: matrix, ARG_MEAN: column, ARG_VARIANCE: column}
+    desc = row_norm_desc(library, matrix, column, eps, (USE_SCALE | USE_SHIFT) * is_scaled)
+    return dnnl.Primitive(library, desc, descs)
 
 
-def create_row_norm_backward(library: dnnl.Library, rows: tuple[int, int], eps: float) -> dnnl.Primitive:
-    """Create the gradient of the normalization; arguments: rows, means, variances, the errors of result and rows."""
+def create_row_norm_backward(
+    library: dnnl.Library, rows: tuple[int, int], eps: float, is_scaled: bool
+) -> dnnl.Primitive:
+    """Create the gradient of the normalization; that of gamma and beta, too, runs on one thread.
+
+    Arguments: the error of the result, rows, means, variances, beta and gamma or neither, the error of the rows, and
+    the gradients of gamma and beta or neither.
+    """
     matrix, column = library.memory_desc(rows, (rows[1], 1)), library.memory_desc(rows[:1], (1,))
-    hint = row_norm_desc(library, matrix, column, eps)
+    row, flags = library.memory_desc(rows[1:], (1,)), (USE_SCALE | USE_SHIFT) * is_scaled
+    hint = row_norm_desc(library, matrix, column, eps, flags)
     handles = *[matrix.handle] * 3, column.handle
-    args = library.engine, dnnl.BACKWARD_DATA, *handles, c_float(eps), c_uint(0), hint, library.default_attr
-    descs = {dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column}
-    descs |= {dnnl.ARG_DIFF_DST: matrix, dnnl.ARG_DIFF_SRC: matrix}
-    return dnnl.Primitive(library, library.primitive_desc("layer_normalization_backward", *args), descs)
+    kind = dnnl.BACKWARD if is_scaled else dnnl.BACKWARD_DATA
+    args = library.engine, kind, *handles, c_float(eps), c_uint(flags), hint, library.default_attr
+    descs = {dnnl.ARG_DIFF_DST: matrix, dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column}
+    descs |= {ARG_SHIFT: row, ARG_SCALE: row} if is_scaled else {}
+    descs |= {dnnl.ARG_DIFF_SRC: matrix} | ({ARG_DIFF_SCALE: row, ARG_DIFF_SHIFT: row} if is_scaled else {})
+    with library.use_threads(1) if is_scaled else nullcontext():
+        return dnnl.Primitive(library, library.primitive_desc("layer_normalization_backward", *args), descs)

@@ -10,7 +10,6 @@ import pytest
 from helpers.onednn_primitives import needs
 
 from neonlite import Autodiff, Backend
-from neonlite.backend import concurrency
 from neonlite.backend.primitives.rows import (
     NORMALIZED,
     NORMALIZED_BACKWARD,
@@ -18,7 +17,7 @@ from neonlite.backend.primitives.rows import (
     SOFTMAX_BACKWARD,
     TRANSPOSED,
 )
-from neonlite.backend.runtimes.onednn.convolution import MAX_ROW_TERMS
+from neonlite.backend.runtimes.onednn.convolution import GRADIENT_BLOCK_ELEMENTS, MAX_ROW_TERMS
 
 pytestmark = needs
 RNG = np.random.default_rng
@@ -53,6 +52,14 @@ def test_the_gradient_of_a_softmax_of_rows_is_one_step(cpu: Backend, shape: tupl
     assert ops_of(cpu.plan(tree)) == [SOFTMAX, SOFTMAX_BACKWARD]
     z, dz = softmax(x.get().astype(float)), e.get()
     np.testing.assert_allclose(tree.get(), z * (dz - (z * dz).sum(axis=-1, keepdims=True)), rtol=1e-4, atol=1e-6)
+
+
+def test_a_product_with_the_sum_of_multiples_is_no_gradient_of_a_softmax(cpu: Backend) -> None:
+    z, dz = (cpu.array(RNG(n).normal(size=(6, 20))) for n in (0, 1))
+    tree = z * (dz - cpu.sum(z * 2, axis=1))
+    assert SOFTMAX_BACKWARD not in ops_of(cpu.plan(tree))
+    expected = z.get() * (dz.get() - 2 * z.get().sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(tree.get(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_gradient_of_a_softmax_may_be_written_by_hand_over_several_axes_and_in_place(cpu: Backend) -> None:
@@ -161,6 +168,9 @@ def test_a_read_only_target_is_not_written(cpu: Backend) -> None:
         cpu.primitives.softmax_backward(x._array, x._array, y)
     with pytest.raises(ValueError, match="read-only"):
         cpu.primitives.row_norm_backward(x._array, x._array, *statistics, y, eps=1e-5)
+    row = np.zeros((3, 7), np.float32)
+    with pytest.raises(ValueError, match="read-only"):
+        cpu.primitives.row_norm_backward(x._array, x._array, *statistics, row[0], y, row[1], row[2], eps=1e-5)
     assert not y.any()
 
 
@@ -227,6 +237,7 @@ def test_expressions_like_the_gradient_of_normalized_rows_are_computed_by_stages
         "the mean": (e - of_e - z * of_z) * cpu.mean(x, axis=1),
         "a deviation": (e - of_e - z * of_z) * deviation,
         "a batch norm": (e - of_e - y * cpu.mean(y * e, axis=1)) * scale,
+        "a number in the product": (e - of_e - z * cpu.mean(z * 2, axis=1)) * scale,
         "a gain": (e - of_e - n * cpu.mean(n * e, axis=1)) * (scale * gamma),
     }
     for name, tree in trees.items():
@@ -241,6 +252,128 @@ def test_a_gamma_that_is_computed_scales_the_rows(cpu: Backend) -> None:
     d = values - values.mean(axis=1, keepdims=True)
     expected = d / np.sqrt((d**2).mean(axis=1, keepdims=True) + 1e-5) * np.exp(g.get()) + 2 * g.get()
     np.testing.assert_allclose(tree.get(), expected, rtol=1e-5, atol=1e-5)
+
+
+ROW_SCALES: dict[str, tuple[Callable[..., Any], bool]] = {
+    "layer norm": (lambda be, x, z, g, b: be.layer_norm(x, g, b, axis=-1), True),
+    "other orders": (lambda be, x, z, g, b: b + g * z, True),
+    "its mean is read, too": (lambda be, x, z, g, b: [z * g + b, be.mean(x, axis=-1)], True),
+    "a gain alone": (lambda be, x, z, g, b: z * g, False),
+    "a difference": (lambda be, x, z, g, b: z * g - b, False),
+    "one number": (lambda be, x, z, g, b: z * 3 + b, False),
+    "gamma twice": (lambda be, x, z, g, b: z * g + z * g * b, False),
+    "rows that are read, too": (lambda be, x, z, g, b: [z * g + b, z], False),
+    "rows with two readers": (lambda be, x, z, g, b: [z * g + b, be.exp(z)], False),
+    "a gain that is read, too": (lambda be, x, z, g, b: [z * g + b, z * g], False),
+    "a computed gamma": (lambda be, x, z, g, b: z * be.exp(g) + b, False),
+    "a beta of each element": (lambda be, x, z, g, b: z * g + x, False),
+    "a beta of each row": (lambda be, x, z, g, b: z * g + x[..., :1], False),
+}
+
+
+@pytest.mark.parametrize("shape", [(6, 50), (2, 3, 20)], ids=str)
+@pytest.mark.parametrize("name", ROW_SCALES)
+def test_gamma_and_beta_of_each_element_of_a_row_are_those_of_the_primitive(
+    cpu: Backend, name: str, shape: tuple[int, ...]
+) -> None:
+    formula, is_one_step = ROW_SCALES[name]
+    found = []
+    for dtype in ("float32", "float64"):
+        row = (1,) * (len(shape) - 1) + shape[-1:]
+        x, g, b = (cpu.array(RNG(n).normal(2, 1, size), dtype=dtype) for n, size in enumerate((shape, row, row)))
+        trees = formula(cpu, x, cpu.normalize(x, axis=-1, eps=1e-5), g, b)
+        trees = trees if isinstance(trees, list) else [trees]
+        ops = ops_of(cpu.plan(*trees))
+        names = {op.name for op in ops}
+        assert (NORMALIZED in ops and "sqrt" not in names) == (dtype == "float32")
+        assert (not names & {"mul", "add"}) == (is_one_step and dtype == "float32")
+        found.append([t.get() for t in cpu.evaluate(trees)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def layer_norm_gradients(x: Any, gamma: Any, error: Any) -> list[Any]:
+    """Return the gradients of rows, gamma and beta, in float64 by the formula of a textbook."""
+    x, gamma, error = (np.asarray(a, float) for a in (x, gamma, error))
+    scale = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
+    z, dz = (x - x.mean(axis=-1, keepdims=True)) * scale, error * gamma
+    means = dz.mean(axis=-1, keepdims=True) + z * (z * dz).mean(axis=-1, keepdims=True)
+    leading = tuple(range(x.ndim - 1))
+    return [(dz - means) * scale, *((a).sum(axis=leading, keepdims=True) for a in (z * error, error))]
+
+
+GRADIENT_SHAPES = [(6, 50), (2, 3, 20), (9, 4), (3 * GRADIENT_BLOCK_ELEMENTS // 100 + 7, 100)]
+
+
+@pytest.mark.parametrize("shape", GRADIENT_SHAPES, ids=str)
+def test_the_gradients_of_rows_gamma_and_beta_are_one_step(cpu: Backend, shape: tuple[int, ...]) -> None:
+    row = (1,) * (len(shape) - 1) + shape[-1:]
+    x, gamma, beta, error = (cpu.array(RNG(n).normal(2, 1, size)) for n, size in enumerate((shape, row, row, shape)))
+    y = cpu.layer_norm(x, gamma, beta, axis=-1)
+    x_first = Autodiff(y, cpu, error).get_grad_op_tree([x, gamma, beta])
+    names = [op.name for op in ops_of(cpu.plan(*x_first)) if op.kind != "view"]
+    assert names == ["normalized", "means", "variances", "normalized_backward", "gamma_backward", "beta_backward"]
+    names = [op.name for op in ops_of(cpu.plan(y, *x_first)) if op.kind != "view"]
+    assert len(names) == 6, "the rows themselves need no step more"
+    found = [t.get() for t in cpu.evaluate([y, *x_first[::-1]])]
+    expected = layer_norm_gradients(x.get(), gamma.get(), error.get())
+    for one, other in zip(found[:0:-1], expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5 * np.abs(other).max())
+
+
+def test_gradients_of_some_parameters_of_a_layer_norm_are_computed_where_they_stand(cpu: Backend) -> None:
+    """Each expression reads other parts, at other places, than the primitive computes."""
+    shape = (7, 40)
+    x, error, w = (cpu.array(RNG(n).normal(2, 1, shape)) for n in range(3))
+    gamma, beta = (cpu.array(RNG(n).normal(2, 1, shape[1:]).reshape(1, -1)) for n in (3, 4))
+    y = cpu.layer_norm(x, gamma, beta, axis=-1)
+    dx, dgamma, dbeta = Autodiff(y, cpu, error).get_grad_op_tree([x, gamma, beta])
+    rows, of_gamma, of_beta = layer_norm_gradients(x.get(), gamma.get(), error.get())
+    z = (x.get() - x.get().mean(1, keepdims=True).astype(float)) / np.sqrt(x.get().astype(float).var(1)[:, None] + 1e-5)
+    normal, e = cpu.normalize(x, axis=-1), error.get().astype(float)
+    cases: dict[str, tuple[list[Any], list[Any]]] = {
+        "gamma alone": ([dgamma], [of_gamma]),
+        "beta alone": ([dbeta], [of_beta]),
+        "rows alone": ([dx], [rows]),
+        "rows and beta": ([dbeta, dx], [of_beta, rows]),
+        "all, with beta first": ([dbeta, dgamma, dx], [of_beta, of_gamma, rows]),
+        "products of gradients": ([dbeta * 2, dx * dgamma, dgamma - 1], [2 * of_beta, rows * of_gamma, of_gamma - 1]),
+        "rows of a gradient": ([dx * cpu.exp(dbeta / 40), dgamma], [rows * np.exp(of_beta / 40), of_gamma]),
+        "normalized rows": ([normal, dx, dgamma, dbeta], [z, rows, of_gamma, of_beta]),
+        "another sum": ([dx, dgamma, cpu.sum(w, axis=0)], [rows, of_gamma, w.get().astype(float).sum(0)[None]]),
+        "a sum over the rows": ([dx, dbeta, cpu.sum(normal * error, axis=1)], [rows, of_beta, (z * e).sum(1)[:, None]]),
+        "a product with others": ([dx, dbeta, cpu.sum(w * error, axis=0)], [rows, of_beta, (w.get() * e).sum(0)[None]]),
+        "twice": ([dx, dgamma, dbeta, dgamma + 1], [rows, of_gamma, of_beta, of_gamma + 1]),
+    }
+    for name, (trees, expected) in cases.items():
+        for one, other in zip(cpu.evaluate(trees), expected, strict=True):
+            np.testing.assert_allclose(one.get(), other, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_a_gain_of_each_element_or_each_row_is_no_gamma_of_a_layer_norm(cpu: Backend) -> None:
+    x, error = (cpu.array(RNG(n).normal(2, 1, (7, 40))) for n in range(2))
+    beta, normal = cpu.array(RNG(2).normal(size=(1, 40))), cpu.normalize(x, axis=-1)
+    for shape in ((7, 40), (7, 1)):
+        gain = cpu.array(RNG(3).normal(size=shape))
+        dx, dbeta = Autodiff(normal * gain + beta, cpu, error).get_grad_op_tree([x, beta])
+        found = [t.get() for t in cpu.evaluate([dx, dbeta, cpu.sum(normal * error, axis=0)])]
+        expected = layer_norm_gradients(x.get(), gain.get(), error.get())
+        for one, other in zip(found, (expected[0], expected[2], expected[1]), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_second_derivatives_of_a_layer_norm_are_those_of_float64(cpu: Backend) -> None:
+    found = []
+    for dtype in ("float32", "float64"):
+        x, e, v = (cpu.array(RNG(n).normal(2, 1, (5, 12)), dtype=dtype) for n in range(3))
+        gamma, beta = (cpu.array(RNG(n).normal(size=(1, 12)), dtype=dtype) for n in (3, 4))
+        cost = cpu.sum(cpu.square(cpu.layer_norm(x, gamma, beta, axis=-1)) * e)
+        first = Autodiff(cost, cpu).get_grad_op_tree([x, gamma, beta])
+        total = cpu.sum(first[0] * v) + cpu.sum(first[1] * gamma) + cpu.sum(first[2])
+        trees = [*first, *Autodiff(total, cpu).get_grad_op_tree([x, gamma, beta])]
+        found.append([t.get() for t in cpu.evaluate(trees)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-3)
 
 
 def test_statistics_may_be_the_parameters_of_a_norm(cpu: Backend) -> None:
@@ -274,14 +407,24 @@ def test_rows_of_other_lengths_are_computed_by_stages(cpu: Backend) -> None:
         assert NORMALIZED not in ops_of(cpu.plan(cpu.normalize(x, axis=axis)))
 
 
+def test_the_gradients_of_many_rows_are_precise(cpu: Backend) -> None:
+    x, error = (cpu.array(RNG(n).random(size=(1 << 16, 32))) for n in range(2))
+    gamma, beta = cpu.ones((1, 32)), cpu.zeros((1, 32))
+    trees = Autodiff(cpu.layer_norm(x, gamma, beta, axis=1), cpu, error).get_grad_op_tree([x, gamma, beta])
+    found = [t.get() for t in cpu.evaluate(trees)]
+    for one, other in zip(found, layer_norm_gradients(x.get(), gamma.get(), error.get()), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * np.abs(other).max())
+
+
 def test_the_results_of_rows_do_not_depend_on_the_number_of_threads(
-    cpu: Backend, monkeypatch: pytest.MonkeyPatch
+    cpu: Backend, threads: Callable[[int], None]
 ) -> None:
     found = []
-    for threads in (1, 2):
-        monkeypatch.setattr(concurrency, "get_num_threads", lambda threads=threads: threads)
-        x = cpu.array(RNG(0).normal(size=(301, 1009)))
-        trees = [cpu.softmax(x, -1), cpu.batch_norm(x), cpu.mean(x, axis=1)]
+    x, gamma, beta = (cpu.array(RNG(n).normal(size=size)) for n, size in enumerate([(601, 1009), (1, 1009), (1, 1009)]))
+    for count in (1, 2):
+        threads(count)
+        gradients = Autodiff(cpu.layer_norm(x, gamma, beta, axis=1), cpu, x).get_grad_op_tree([x, gamma, beta])
+        trees = [cpu.softmax(x, -1), cpu.batch_norm(x), cpu.mean(x, axis=1), *gradients]
         found.append([t.get() for t in cpu.evaluate(trees)])
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -517,3 +517,40 @@ def test_infinity_minus_itself_is_nan(cpu: Backend) -> None:
     found = out.get()
     assert np.isnan(found[3, 3])
     assert (np.delete(found.ravel(), 3 * 512 + 3) == 1).all()
+
+
+# --- transposes that are written to tensors --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[Array]:
+    """Return the arrays that oneDNN copies from now on."""
+    found: list[Array] = []
+    run = post_ops.TransposedCopy.__call__
+    monkeypatch.setattr(post_ops.TransposedCopy, "__call__", lambda self, x, out: found.append(x) or run(self, x, out))
+    return found
+
+
+@needs
+@each(
+    "rows, features, dtype, count", [(70, 1024, "f4", 1), (70, 1024, "f8", 0), (70, 1000, "f4", 0), (7, 1024, "f4", 0)]
+)
+def test_a_large_transpose_of_aliased_rows_is_copied_by_onednn(
+    cpu: Backend, copies: list[Array], rows: int, features: int, dtype: str, count: int
+) -> None:
+    x = np.random.default_rng(0).random((rows, features)).astype(dtype)
+    copies.clear()  # of the other cases
+    out = cpu.zeros((features, rows))
+    out[:] = x.T
+    np.testing.assert_array_equal(out.get(), x.T.astype(np.float32))
+    assert len(copies) == count
+
+
+@needs
+def test_a_transpose_of_the_memory_that_is_written_is_copied_first(cpu: Backend, copies: list[Array]) -> None:
+    out = cpu.array(np.random.default_rng(0).random((1024, 1024), dtype=np.float32))
+    memory = np.from_dlpack(out)
+    expected = memory.T.copy()
+    out[:] = memory.T
+    np.testing.assert_array_equal(out.get(), expected)
+    assert not copies
