@@ -740,9 +740,9 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
 
     def computes_attention(self, shape: Sequence[int], dtype: str, causal: bool) -> bool:
         """Return whether cuDNN has plans for attention and its derivative: of 16-bit floats, and depths such as 64."""
-        if not (self.has_cudnn and dtype in HALF_DTYPES and all(shape) and shape[-1] % 8 == 0):
-            return False
         T, N, _, H, d = shape
+        if not (self.has_cudnn and dtype in HALF_DTYPES and T > 1 and N * H * d and d % 8 == 0):
+            return False
         plan = partial(self.runtime.driver.cudnn.attention_plan, AttentionShape(dtype, T, N, H, d, causal))
         return all(plan(is_backward) is not None for is_backward in (False, True))
 

@@ -671,6 +671,7 @@ def test_attention_of_16_bit_floats_by_cudnn_is_that_of_products_on_the_cpu(
         ((3, 24, 5, 4), {"keep": 0.5}),
         ((3, 24, 5, 4), {"alibi_slopes": [0.5, 1, 2]}),
         ((2, 24, 5, 4), {}),  # 12 features a head, no multiple of 8
+        ((3, 24, 1, 4), {}),  # one step, of which cuDNN has no derivative
     ],
 )
 def test_other_attention_is_computed_by_products(shape: tuple[int, ...], options: dict[str, Any]) -> None:
