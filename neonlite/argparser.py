@@ -14,13 +14,12 @@ from copy import copy
 from pathlib import Path
 from typing import Any, NoReturn
 
-from neonlite.backend import gen_backend
-from neonlite.backend.creation import DATATYPES, dtype_of
+import neonlite as nl
+from neonlite.backend import creation
 from neonlite.backend.runtimes import default_runtime, list_runtimes
 from neonlite.files import open_input, printable
 from neonlite.messages import did_you_mean
 from neonlite.typing import INSTALL_ML_DTYPES, has_bfloat16
-from neonlite.version import __version__
 
 LOG_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # indexed by the number of -v, less one
 MAX_CONFIG_BYTES = 1 << 20  # a larger file was given by mistake
@@ -179,33 +178,32 @@ class NeonArgparser(ConfigParser):
         self.set_defaults(**(default_overrides or {}))
 
     def _add_options(self) -> None:
-        from neonlite.callbacks import Callbacks
 
-        self.add_argument("--version", action="version", version=f"neonlite {__version__}")
+        self.add_argument("--version", action="version", version=f"neonlite {nl.__version__}")
         self.add_config_option()
         self.add_argument("-v", "--verbose", action="count", default=1, help="log more; -v -v logs everything")
-        add_option(self, "progress_bar", of=Callbacks, help="print no progress bar")
+        add_option(self, "progress_bar", of=nl.callbacks.Callbacks, help="print no progress bar")
 
         run = self.add_argument_group("run options")
         add_option(run, "data_dir", "-w", default="", metavar="FOLDER", help="folder of the data sets")
         add_option(run, "epochs", "-e", type=positive_int, default=10, help="number of epochs (default: %(default)s)")
         for name, flags, settings in CALLBACK_OPTIONS:
-            add_option(run, name, *flags, of=Callbacks, **settings)
+            add_option(run, name, *flags, of=nl.callbacks.Callbacks, **settings)
         add_option(run, "log", "-l", type=Path, help="also write the log to FILE")
         add_option(run, "manifest", action="append", default=[], metavar="KEY:VALUE", help=argparse.SUPPRESS)
         add_option(run, "manifest_root", type=Path, help=argparse.SUPPRESS)
 
         be = self.add_argument_group("backend options")
         add_backend_option(be)
-        add_option(be, "device_id", "-i", of=gen_backend, type=int, help="device (default: %(default)s)")
-        add_option(be, "max_devices", "-m", of=gen_backend, type=int, help=argparse.SUPPRESS)
-        add_option(be, "rng_seed", "-r", "--seed", of=gen_backend, type=int, help="random seed")
+        add_option(be, "device_id", "-i", of=nl.gen_backend, type=int, help="device (default: %(default)s)")
+        add_option(be, "max_devices", "-m", of=nl.gen_backend, type=int, help=argparse.SUPPRESS)
+        add_option(be, "rng_seed", "-r", "--seed", of=nl.gen_backend, type=int, help="random seed")
         add_option(
             be, "rounding", "-u", type=int, nargs="?", const=1, default=0, help="round 16-bit weights stochastically"
         )
         datatypes = "%(choices)s (default: %(default)s)"
-        add_option(be, "datatype", "-d", choices=DATATYPES, default="f32", help=datatypes)
-        add_option(be, "batch_size", "-z", of=gen_backend, default=128, help="batch size (default: %(default)s)")
+        add_option(be, "datatype", "-d", choices=creation.DATATYPES, default="f32", help=datatypes)
+        add_option(be, "batch_size", "-z", of=nl.gen_backend, default=128, help="batch size (default: %(default)s)")
         add_option(be, "caffe", action="store_true", help="compute output sizes of convolution and pooling as Caffe")
         add_option(be, "deterministic", action="store_true", help="use only reproducible algorithms")
 
@@ -244,7 +242,7 @@ class NeonArgparser(ConfigParser):
         result.callback_args["progress_bar"] = not result.no_progress_bar
         if gen_be:
             try:
-                gen_backend(**extract_valid_args(result, gen_backend))
+                nl.gen_backend(**extract_valid_args(result, nl.gen_backend))
             except (ImportError, RuntimeError, ValueError) as error:
                 self.error(str(error))
         return result
@@ -253,7 +251,7 @@ class NeonArgparser(ConfigParser):
         """Return the NumPy dtype for the value of the option, such as float32 for "f32"."""
         if value == "bf16" and not has_bfloat16():
             self.error(f"bfloat16 needs ml_dtypes: {INSTALL_ML_DTYPES}")
-        return dtype_of(value)
+        return creation.dtype_of(value)
 
     def _manifest(self, entries: Sequence[str]) -> dict[str, str]:
         """Return the entries KEY:VALUE as a dict."""
@@ -280,7 +278,11 @@ def add_backend_option(command: Any) -> None:
     """Add the option for the runtime of the backend."""
     runtimes = ", ".join(list_runtimes())
     add_option(
-        command, "backend", "-b", of=gen_backend, help=f"one of {runtimes} (default: mkl if it is installed, else cpu)"
+        command,
+        "backend",
+        "-b",
+        of=nl.gen_backend,
+        help=f"one of {runtimes} (default: mkl if it is installed, else cpu)",
     )
 
 

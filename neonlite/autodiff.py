@@ -15,11 +15,10 @@ from itertools import accumulate, pairwise
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
-from neonlite import typing
+from neonlite import name_hints, typing
 from neonlite.backend.tensor import Tensor, overlap, view_steps
 from neonlite.backend.validation import instance
 from neonlite.messages import describe, label, listed
-from neonlite.name_hints import AUTODIFF, add_hints
 from neonlite.ops import OPS, missing_gradient
 from neonlite.ops.functions import reduction_shape, widen_half
 from neonlite.optree import Operand, OpTreeNode, copy_node, create_node, postorder
@@ -36,7 +35,7 @@ OPENED = attrgetter("opens_to_differentiate")  # whether the derivative of an op
 Variables: TypeAlias = "Tensor | Array | Sequence[Tensor] | Sequence[Array]"
 
 
-@add_hints(AUTODIFF)
+@name_hints.add_hints(name_hints.AUTODIFF)
 class Autodiff:
     """The gradients of an op-tree: dE/dx for every tensor x in it, given dE/dtree.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from operator import or_
 from typing import Any, NoReturn, TypeVar, cast
 
+from neonlite import tree_structure, typing
 from neonlite.autodiff import build_node, is_array, operand_of
 from neonlite.backend.creation import new_tensor
 from neonlite.backend.tensor import Tensor
@@ -20,8 +21,6 @@ from neonlite.messages import describe
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.programs import Argument, Program, Trace, tracing, unflatten
-from neonlite.tree_structure import RandomSource, postorder
-from neonlite.typing import FLOAT_DTYPES
 from neonlite.variables import (
     Call,
     Variable,
@@ -186,7 +185,7 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
             return cast("R", state)
         state = next_state(state, body)
         evaluate_constants(state)
-    assigned, source = assigned_values(), RandomSource(be)
+    assigned, source = assigned_values(), tree_structure.RandomSource(be)
     call = Call("while_loop", lambda state: (condition(state), next_state(state, body)), (state,), {})
     if [*map(id, assigned)] != [*map(id, assigned_values())]:
         raise TypeError(
@@ -234,7 +233,7 @@ def loop_operands(
     one of the number ``first_source``.
     """
     trees = [test, *body]
-    random = [z.left for z in postorder(*trees) if z.info.op_def.kind == "random"]
+    random = [z.left for z in tree_structure.postorder(*trees) if z.info.op_def.kind == "random"]
     if any(source.number > first_source for source in random):
         raise TypeError(
             "while_loop: expected a loop without random numbers, which would be the same in each step, got a function "
@@ -246,14 +245,14 @@ def loop_operands(
     trees = substitute(trees, {id(x): y for x, y in zip(operands, places, strict=True)})
     key = (loop_operands, structure_key(trees, places))
     op = be.structures.find(key) or be.structures.add(key, op_of_loop(be, trees, places))
-    is_exact = all(x.info.dtype not in FLOAT_DTYPES for x in variables)
+    is_exact = all(x.info.dtype not in typing.FLOAT_DTYPES for x in variables)
     packed = build_node(be, op, operands, {"to": "int64" if is_exact else "float64"})
     return split_row(packed, variables)
 
 
 def loop_invariants(trees: Sequence[Operand], variables: Sequence[Tensor]) -> list[Operand]:
     """Return the largest parts of op-trees that do not depend on variables, but views of tensors as the tensors."""
-    nodes = [*postorder(*trees)]
+    nodes = [*tree_structure.postorder(*trees)]
     varying = {id(x) for x in variables}
     for z in nodes:
         if any(id(x) in varying for x in z.operands):

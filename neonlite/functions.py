@@ -14,14 +14,13 @@ from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from neonlite import tree_structure, typing
 from neonlite.autodiff import Autodiff, add_gradients, is_array, operand_of, push_forward
 from neonlite.backend.planning import Plan
 from neonlite.backend.validation import function, one_of
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.programs import label_leaves, unflatten
-from neonlite.tree_structure import untraced
-from neonlite.typing import FLOAT_DTYPES
 from neonlite.variables import (
     Call,
     Samples,
@@ -654,14 +653,14 @@ def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
     def checkpointed(*args: P.args, **kwargs: P.kwargs) -> Any:
         call = Call(f"checkpoint({name_of(f)})", f, args, kwargs)
         tree, split = join_outputs(call, call.result)
-        floats = [x for x in tensors_of(tree) if x.info.dtype in FLOAT_DTYPES]
+        floats = [x for x in tensors_of(tree) if x.info.dtype in typing.FLOAT_DTYPES]
         arguments = without(call.variables, without(call.variables, floats))
         variables = arguments + without(floats, arguments)
         if not arguments:
             return call.close_result(call.result)[0]
         error = Variable(call.be.tensor_info(tree.shape, tree.info.dtype), "error")
         try:
-            with untraced():
+            with tree_structure.untraced():
                 grads = Autodiff(tree, call.be, error).gradient_operands(variables)
         except NotImplementedError:  # it has no derivative; it need not have one before it is differentiated
             return call.close_result(call.result)[0]
@@ -754,7 +753,7 @@ def join_outputs(call: Call, result: Any) -> tuple[OpTreeNode, Callable[[Operand
     """Return the parts of a result as one op-tree, and a function that returns another one in its containers."""
     structure, leaves, operands = call.outputs(result)
     be = call.be
-    if not leaves or (len(leaves) > 1 and any(x.info.dtype not in FLOAT_DTYPES for x in operands)):
+    if not leaves or (len(leaves) > 1 and any(x.info.dtype not in typing.FLOAT_DTYPES for x in operands)):
         raise TypeError(f"{call.name}: expected arrays or tensors of floats as the result, got {describe(*leaves)}")
 
     def split(joined: Operand) -> Any:

@@ -7,15 +7,12 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from neonlite import messages
-from neonlite.autodiff import Autodiff, Variables, as_list, operand_of
+from neonlite import autodiff, messages, tree_structure, typing
 from neonlite.backend.tensor import Tensor, replay_view
 from neonlite.backend.validation import instance
 from neonlite.messages import label
 from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode, create_node, postorder
-from neonlite.tree_structure import RandomSource, is_composite
-from neonlite.typing import FLOAT_DTYPES, BackendBase
 
 if TYPE_CHECKING:
     from neonlite.array_api import Array
@@ -102,7 +99,7 @@ class GradientReport:
 
 
 def check_grad(
-    be: BackendBase, tree: OpTreeNode | Array, tensors: Variables | None = None, tolerance: float = 1e-6
+    be: typing.BackendBase, tree: OpTreeNode | Array, tensors: autodiff.Variables | None = None, tolerance: float = 1e-6
 ) -> GradientReport:
     """Compare the gradients of an op-tree with finite differences, op by op and for the whole tree.
 
@@ -151,15 +148,15 @@ def check_grad(
     """
     if not be.runtime.has_values:
         raise RuntimeError(f"be.check_grad: expected a backend with values, got {be!r}")
-    root = operand_of(tree)
+    root = autodiff.operand_of(tree)
     hint = f"; be.check_grad(1 * {root.name or 't'}) checks a tensor" if isinstance(root, Tensor) else ""
     instance("be.check_grad: tree", root, OpTreeNode, "an op-tree", hint)
     runtime = type(be.runtime)(be.runtime.device_id)
     reference_be = be.allocate_backend(runtime, rng_seed=0, default_dtype="float64")
     copies: dict[int, Any] = {}
     nodes: list[Any] = []
-    for node in postorder(root, opens=is_composite):
-        if type(node.left) is RandomSource:
+    for node in postorder(root, opens=tree_structure.is_composite):
+        if type(node.left) is tree_structure.RandomSource:
             raise ValueError(
                 "be.check_grad: expected a tree without random numbers, as they change its value at each evaluation"
             )
@@ -169,12 +166,12 @@ def check_grad(
         nodes.append(copies[id(node)])
     if tensors is None:
         leaves = {id(x): x for node in postorder(root) for x in node.operands if isinstance(x, Tensor)}
-        tensors = [x for x in leaves.values() if x.info.dtype in FLOAT_DTYPES]
+        tensors = [x for x in leaves.values() if x.info.dtype in typing.FLOAT_DTYPES]
     rows = []
     for node in {node.key(): node for node in nodes}.values():  # merge equal sub-trees
         if node.op != "pair" and node.info.op_def.grad is not None:
             rows += _check_op_gradient(reference_be, node, tolerance)
-    for x in map(operand_of, as_list(tensors)):
+    for x in map(autodiff.operand_of, autodiff.as_list(tensors)):
         rows.append(
             _compare_directional(
                 reference_be, copies[id(root)], _copy_operand(x, reference_be, copies), "the tree", label(x), tolerance
@@ -184,25 +181,25 @@ def check_grad(
     return GradientReport(rows, tolerance)
 
 
-def _copy_operand(x: Any, be: BackendBase, copies: dict[int, Any]) -> Any:
+def _copy_operand(x: Any, be: typing.BackendBase, copies: dict[int, Any]) -> Any:
     """Return a copy of a tensor, and of the tensor it is a view of, on another backend; else the operand itself."""
     if id(x) in copies:
         return copies[id(x)]
     if not isinstance(x, Tensor):
         return x
     if x.base is None:
-        copied = be.array(x, dtype="float64" if x.info.dtype in FLOAT_DTYPES else x.info.dtype, name=x.name)
+        copied = be.array(x, dtype="float64" if x.info.dtype in typing.FLOAT_DTYPES else x.info.dtype, name=x.name)
     else:
         copied = replay_view(x, _copy_operand(x.base, be, copies))
     copies[id(x)] = copied
     return copied
 
 
-def _check_op_gradient(be: BackendBase, node: Any, tolerance: float) -> list[GradientComparison]:
+def _check_op_gradient(be: typing.BackendBase, node: Any, tolerance: float) -> list[GradientComparison]:
     """Check the gradients of one op alone, at the values of its operands."""
     leaves = {}
     for x in node.operands:
-        if isinstance(x, Tensor | OpTreeNode) and x.info.dtype in FLOAT_DTYPES and id(x) not in leaves:
+        if isinstance(x, Tensor | OpTreeNode) and x.info.dtype in typing.FLOAT_DTYPES and id(x) not in leaves:
             leaves[id(x)] = (x, be.array(x, dtype="float64", name=label(x) if isinstance(x, Tensor) else x.op))
     single_op = _replace_operands(node, leaves)
     rows = []
@@ -227,13 +224,13 @@ def _replace_operands(node: Any, leaves: dict[int, Any]) -> Any:
 
 
 def _compare_directional(
-    be: BackendBase, tree: Any, x: Tensor, op: str, operand: str, tolerance: float
+    be: typing.BackendBase, tree: Any, x: Tensor, op: str, operand: str, tolerance: float
 ) -> GradientComparison:
     """Compare derivatives of E = sum(tree * error) along random directions of x; return the worst comparison."""
     error = be.evaluate([be.randn(tree.shape)])[0]
     loss = be.sum(tree * error)
     rounding = 1e-6 * float(be.sum(abs(tree * error)))  # differences below this may be rounding errors only
-    grad = Autodiff(tree, be, error).get_grad_tensor([x])[0]
+    grad = autodiff.Autodiff(tree, be, error).get_grad_tensor([x])[0]
     start = be.array(x)
     size = be.evaluate([abs(start)])[0]
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.objects import declare_builtin
+from neonlite.backend import NervanaObject, Tensor, objects
 from neonlite.backend.validation import by_name, check_attributes, check_boolean_fields, checked_dataclass, instance
 from neonlite.messages import describe
 from neonlite.name_hints import INITIALIZER, add_hints, module_getattr
@@ -366,4 +365,4 @@ def initializer_names(local: bool) -> dict[str, Callable[[], Initializer]]:
     )
 
 
-declare_builtin(globals().values())
+objects.declare_builtin(globals().values())

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from neonlite.tree_structure import info_of
-from neonlite.typing import Operand
+from neonlite import tree_structure, typing
 
 MAX_PRINTED_ELEMENTS = 6  # of an array in an error message; of larger ones the shape
 MAX_LISTED_OPERANDS = 8  # in an error message
@@ -33,7 +32,7 @@ _short_repr.maxstring = _short_repr.maxother = 60
 
 def label(x: Any) -> str:
     """Return the label of a leaf: a tensor's name, with a suffix for views; or the scalar."""
-    if info_of(x) is None:
+    if tree_structure.info_of(x) is None:
         return repr(x)
     view_op = getattr(x, "view_op", None)
     if x.name is None or view_op is None or x.name != x.base.name:  # not a view with the name of its base
@@ -45,7 +44,7 @@ def describe(*operands: object) -> str:
     """Return the names and shapes of operands for an error message, truncated."""
 
     def describe_one(x: Any) -> str:
-        info = info_of(x)
+        info = tree_structure.info_of(x)
         if info is None:
             is_array = hasattr(x, "operand")  # of neonlite.array_api
             return f"an array {x.shape} of {x.dtype.name}" if is_array else _short_repr.repr(x)
@@ -82,7 +81,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {names[close[0]]!r}?" if close else ""
 
 
-def owners(*operands: Operand) -> str:
+def owners(*operands: typing.Operand) -> str:
     """Return the operands with their backends, and what to do, for an error message."""
     described = ", ".join(f"{describe(x)} on {x.backend!r}" for x in operands)
     if any(x.backend.closed for x in operands):
@@ -198,5 +197,5 @@ def is_list(value: object) -> bool:
 
 def nested_html(value: Any) -> Html | None:
     """Return the HTML of an object that has one; None for tensors, numbers and other plain values."""
-    method = getattr(type(value), "_repr_html_", None) if info_of(value) is None else None
+    method = getattr(type(value), "_repr_html_", None) if tree_structure.info_of(value) is None else None
     return Html(method(value)) if method else None

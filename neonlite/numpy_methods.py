@@ -14,11 +14,10 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from neonlite import name_hints, tree_structure
 from neonlite.messages import describe
-from neonlite.name_hints import OPERAND, add_hints, hide_unknown
 from neonlite.ops import OP_TABLE, SYNONYMS
 from neonlite.ops.functions import Shape
-from neonlite.tree_structure import Info, info_of
 from neonlite.typing import (
     LIMITS,
     AxisLike,
@@ -40,7 +39,7 @@ class Convertible:
 
     __slots__ = ()
 
-    info: Info
+    info: tree_structure.Info
     name: str | None
     if TYPE_CHECKING:  # Triple and Tensor define it
 
@@ -84,7 +83,7 @@ class Convertible:
             A view of a tensor, the transposed tree, or ``out``.
         """
         order: Any = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
-        if info_of(order) is not None:
+        if tree_structure.info_of(order) is not None:
             order, out = None, order
         value = self.T if order is None else self._permute(tuple(order))
         return value if out is None else self.backend.assign([out], [value])[0]
@@ -383,7 +382,7 @@ def _make_reduction(name: str, doc: str, default: int | None) -> Callable[..., O
         OpTreeNode or Tensor
             An op-tree; or ``out``.
         """
-    return hide_unknown(method)
+    return name_hints.hide_unknown(method)
 
 
 for _name, (_doc, _axis) in REDUCTIONS.items():
@@ -391,11 +390,11 @@ for _name, (_doc, _axis) in REDUCTIONS.items():
 
 # --- attributes of NumPy and PyTorch that are named otherwise ---
 
-add_hints(OPERAND)(ArrayMethods)
+name_hints.add_hints(name_hints.OPERAND)(ArrayMethods)
 for _op in OP_TABLE:
     if _op.kind == "elementwise":
         _call = f"be.{_op.method}({', '.join(['{t}', 'x', 'y'][: _op.arity])})"
-        add_hints({_call: _op.names})(ArrayMethods)
+        name_hints.add_hints({_call: _op.names})(ArrayMethods)
 
 
 # {ufunc: operator}, where the operator chooses the op by the shapes or dtypes of its operands
@@ -414,7 +413,7 @@ READERS = "atleast_1d broadcast_arrays histogram"
 
 
 def _operand(be: Any, x: Any) -> Any:
-    return be.array(x) if info_of(x) is None else x
+    return be.array(x) if tree_structure.info_of(x) is None else x
 
 
 def _reduction(name: str) -> Callable[..., Any]:
@@ -576,7 +575,7 @@ def not_writable(name: str, args: Sequence[Any]) -> TypeError:
 
 def find_operands(x: Any) -> list[Any]:
     """Return the tensors, op-trees and arrays of neonlite in arguments."""
-    if info_of(x) is not None or hasattr(x, "operand"):
+    if tree_structure.info_of(x) is not None or hasattr(x, "operand"):
         return [x]
     items = x.values() if type(x) is dict else x if type(x) in (list, tuple) else ()
     return [y for item in items for y in find_operands(item)]
@@ -584,7 +583,7 @@ def find_operands(x: Any) -> list[Any]:
 
 def read_only(x: Any) -> Any:
     """Return arguments with read-only NumPy arrays in place of tensors, op-trees and arrays of neonlite."""
-    if info_of(x) is not None or hasattr(x, "operand"):
+    if tree_structure.info_of(x) is not None or hasattr(x, "operand"):
         values = (x.numpy() if hasattr(x, "numpy") else x.get()).view()
         values.flags.writeable = False
         return values
@@ -642,7 +641,7 @@ def array_ufunc(operand: Operand, ufunc: Any, method: str, *inputs: Any, out: An
     """
     be, name = operand.backend, ufunc.__name__
     target = out[0] if out else None
-    if target is None or (info_of(target) is not None and target.info.op_def is None):
+    if target is None or (tree_structure.info_of(target) is not None and target.info.op_def is None):
         function: Any = None
         if method == "reduce" and name in UFUNC_REDUCTIONS and inputs[0] is operand:
             function, options = FUNCTIONS[UFUNC_REDUCTIONS[name]], {"axis": 0, **options}
@@ -659,6 +658,6 @@ def array_ufunc(operand: Operand, ufunc: Any, method: str, *inputs: Any, out: An
 
 
 def _apply_operator(name: str, x: Any, y: Any = None) -> Any:
-    if info_of(x) is not None:
+    if tree_structure.info_of(x) is not None:
         return getattr(x, f"__{name}__")(*() if y is None else (y,))
     return getattr(y, f"__r{name}__")(x)

@@ -14,8 +14,7 @@ from sklearn.utils import check_random_state, column_or_1d, compute_sample_weigh
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from neonlite.backend import Backend, use_backend
-from neonlite.backend.runtimes import default_runtime
+from neonlite.backend import Backend, runtimes, use_backend
 from neonlite.backend.validation import boolean, check_number, from_name, integer, sequence
 from neonlite.callbacks import CallbackBase, EarlyStop
 from neonlite.encoders import check_unmasked, frame_columns, is_frame, read_column
@@ -25,8 +24,7 @@ from neonlite.layers.activation import check_activation
 from neonlite.messages import describe
 from neonlite.models import Model
 from neonlite.models.predict import raw_outputs
-from neonlite.optimizers import Optimizer
-from neonlite.optimizers.rules import OPTIMIZERS
+from neonlite.optimizers import Optimizer, rules
 from neonlite.transforms import Cost, CrossEntropyBinary, CrossEntropyMulti, Logistic, MeanSquared, Softmax, Transform
 from neonlite.typing import ArrayLike
 
@@ -141,13 +139,13 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
         return boolean(f"{type(self).__name__}.fit: warm_start", self.warm_start) and hasattr(self, "model_")
 
     def _new_backend(self, seed: int | None = None) -> Backend:
-        return Backend(default_runtime() if self.backend is None else self.backend, seed)
+        return Backend(runtimes.default_runtime() if self.backend is None else self.backend, seed)
 
     def _train(
         self, where: str, model: Model, X: Any, y: Any, cost: Cost, sample_weight: Any, epochs: int, stops_early: bool
     ) -> None:
         """Train a model and set the attributes that describe it."""
-        optimizer = model.optimizer or from_name(f"{where}: optimizer", copy.deepcopy(self.optimizer), OPTIMIZERS)
+        optimizer = model.optimizer or from_name(f"{where}: optimizer", copy.deepcopy(self.optimizer), rules.OPTIMIZERS)
         if isinstance(self.optimizer, str):
             optimizer.learning_rate = check_number(f"{where}: learning_rate", self.learning_rate, 0)
         history = model.fit(

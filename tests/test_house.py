@@ -76,10 +76,11 @@ LEVELS = {
     "neonlite.distributed": 4,
     "neonlite.distributed.__main__": 6,
     "neonlite.models": 5,
-    "neonlite.argparser": 6,
-    "neonlite.cli": 6,
     "neonlite.sklearn": 6,
     "neonlite": 7,
+    # applications, which import the package as users do
+    "neonlite.argparser": 8,
+    "neonlite.cli": 8,
 }
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
 BACKEND_LEVELS = {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from neonlite import typing
 from neonlite.backend.creation import adopt
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import warn
@@ -23,20 +24,9 @@ from neonlite.ops import OPS
 from neonlite.ops.functions import Shape
 from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.tree_structure import postorder
-from neonlite.typing import (
-    INT_DTYPES,
-    AxisLike,
-    BackendBase,
-    DTypeLike,
-    Namespace,
-    NativeArray,
-    NestedLists,
-    NumPyArray,
-    ShapeLike,
-)
 
 # NumPy's own object of each dtype, so that dtypes compare by identity
-DTYPE_OF_NAME = {name: np.dtype(name) for name in ("bool", *INT_DTYPES, "float16", "float32", "float64")}
+DTYPE_OF_NAME = {name: np.dtype(name) for name in ("bool", *typing.INT_DTYPES, "float16", "float32", "float64")}
 BOOL = DTYPE_OF_NAME["bool"]
 CAST, TO_UINT8 = OPS["cast"], (("to", "uint8"),)
 COSTLY_KINDS = ("reduction", "library", "composite")  # kinds of ops that are computed once
@@ -80,17 +70,21 @@ class Array:
 
         def _binary(self, other: Any) -> Array: ...
         def _unary(self) -> Array: ...
-        def _reduction(self, axis: AxisLike = None, *, keepdims: bool = False) -> Array: ...
-        def _sum(self, axis: AxisLike = None, *, dtype: DTypeLike = None, keepdims: bool = False) -> Array: ...
-        def _deviation(self, axis: AxisLike = None, *, correction: float = 0.0, keepdims: bool = False) -> Array: ...
-        def astype(self, dtype: DTypeLike, /, *, copy: bool = True, device: str | None = None) -> Array: ...
+        def _reduction(self, axis: typing.AxisLike = None, *, keepdims: bool = False) -> Array: ...
+        def _sum(
+            self, axis: typing.AxisLike = None, *, dtype: typing.DTypeLike = None, keepdims: bool = False
+        ) -> Array: ...
+        def _deviation(
+            self, axis: typing.AxisLike = None, *, correction: float = 0.0, keepdims: bool = False
+        ) -> Array: ...
+        def astype(self, dtype: typing.DTypeLike, /, *, copy: bool = True, device: str | None = None) -> Array: ...
         def clip(self, /, min: Array | float | None = None, max: Array | float | None = None) -> Array: ...
         def cumulative_sum(
-            self, axis: int | None = None, *, dtype: DTypeLike = None, include_initial: bool = False
+            self, axis: int | None = None, *, dtype: typing.DTypeLike = None, include_initial: bool = False
         ) -> Array: ...
-        def reshape(self, *shape: ShapeLike) -> Array: ...
+        def reshape(self, *shape: typing.ShapeLike) -> Array: ...
         def round(self, digits: int = 0) -> Array: ...
-        def squeeze(self, axis: AxisLike) -> Array: ...
+        def squeeze(self, axis: typing.AxisLike) -> Array: ...
         def __eq__(self, other: Any) -> Array: ...  # type: ignore[override]
         def __ne__(self, other: Any) -> Array: ...  # type: ignore[override]
         def __getitem__(self, key: Any) -> Array: ...
@@ -110,7 +104,7 @@ class Array:
         raise TypeError("Array: expected a function of the namespace. Call asarray(values) to create an array.")
 
     @property
-    def backend(self) -> BackendBase:
+    def backend(self) -> typing.BackendBase:
         """The backend."""
         return self.operand.backend
 
@@ -132,7 +126,7 @@ class Array:
             self.num_ops = 0
         return value
 
-    def native(self) -> NativeArray:
+    def native(self) -> typing.NativeArray:
         """Evaluate the expression.
 
         Returns
@@ -144,7 +138,7 @@ class Array:
         value = xp.reshape(value, self.shape)
         return xp.astype(value, xp.bool) if self.dtype is BOOL else value
 
-    def numpy(self) -> NumPyArray:
+    def numpy(self) -> typing.NumPyArray:
         """Evaluate the expression.
 
         Returns
@@ -154,7 +148,7 @@ class Array:
         """
         return self.tensor().get().reshape(self.shape).view(self.dtype)
 
-    def to_numpy(self) -> NumPyArray:
+    def to_numpy(self) -> typing.NumPyArray:
         """Return a copy of the value; pandas' name of ``numpy``, which Matplotlib and others call.
 
         Returns
@@ -167,7 +161,7 @@ class Array:
     def __arrow_c_stream__(self, requested_schema: object = None) -> NoReturn:
         raise not_for_arrow(self, "x.numpy()")
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NumPyArray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> typing.NumPyArray:
         if copy is False:
             raise ValueError(f"{describe(self)}: expected copy=True or None, as NumPy gets a copy; got False.")
         self._warn_of_constant("np.asarray", "NumPy")
@@ -202,7 +196,7 @@ class Array:
             )
         return self.numpy().item()
 
-    def tolist(self) -> NestedLists:
+    def tolist(self) -> typing.NestedLists:
         """Return the values as nested lists, or as a number for an array without dimensions.
 
         Returns
@@ -370,7 +364,7 @@ class Array:
 
     # --- protocols ---
 
-    def __array_namespace__(self, *, api_version: str | None = None) -> Namespace:
+    def __array_namespace__(self, *, api_version: str | None = None) -> typing.Namespace:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
             raise ValueError(f"__array_namespace__: expected an API version up to 2025.12, got {api_version!r}")
         return self.backend.array_api
@@ -534,7 +528,7 @@ def with_shape(operand: Operand, shape: Shape, dtype: np.dtype[Any] | None, *arg
     return result(operand, len(shape), dtype, *arguments)
 
 
-def from_numpy(be: BackendBase, values: NumPyArray, is_new: bool = False) -> Array:
+def from_numpy(be: typing.BackendBase, values: typing.NumPyArray, is_new: bool = False) -> Array:
     """Return an array with a copy of values. A new array, to which nothing else refers, is not copied if possible."""
     dtype = as_dtype(values.dtype)
     if dtype is BOOL:
@@ -552,7 +546,7 @@ def from_operand(x: Operand) -> Array:
 # --- description and devices ---------------------------------------------------------------------------------------
 
 
-def check_device(be: BackendBase, device: Any) -> None:
+def check_device(be: typing.BackendBase, device: Any) -> None:
     """Raise ValueError if a device is not that of the backend."""
     if device is not None and device != device_of(be):
         raise ValueError(

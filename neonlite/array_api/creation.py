@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from neonlite import typing
+from neonlite import optree, typing
 from neonlite.array_api.array import Array, as_dtype, check_device, from_numpy, new_array, padded
 from neonlite.array_api.data_types import as_integers, as_number, check_arrays, convert, dlpack_values, to_dtype
 from neonlite.array_api.manipulation import stack
 from neonlite.backend.validation import checks_names
-from neonlite.optree import Operand
 from neonlite.typing import BackendBase
 
 
@@ -56,7 +55,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     Array([ True, False], dtype=bool)
     """
     be = backend_on(device)
-    if copy is False and not isinstance(obj, Array | Operand):
+    if copy is False and not isinstance(obj, Array | optree.Operand):
         raise ValueError(f"asarray: expected an Array, tensor or op-tree for copy=False, got {type(obj).__name__}.")
     dtype = None if dtype is None else as_dtype(dtype)
     if isinstance(obj, list | tuple) and any(isinstance(x, Array) for x in obj):

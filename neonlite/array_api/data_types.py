@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from neonlite import typing
+from neonlite import messages, numpy_methods, optree, typing
 from neonlite.array_api.array import BOOL, Array, as_dtype, from_numpy, from_operand, padded, result, same
 from neonlite.backend.creation import to_host_array
-from neonlite.messages import NO_COMPLEX, describe
-from neonlite.numpy_methods import device_of
 from neonlite.ops.functions import Shape, broadcast_shapes as common_shape
-from neonlite.optree import Operand
 from neonlite.typing import BackendBase, NumPyArray, promote_types
 
 DTypes = dict[str, np.dtype[Any]]
@@ -51,7 +48,7 @@ def check_can_assign(x: Array, v: Array, value: object) -> None:
     order = {"b": 0, "u": 1, "i": 1, "f": 2}
     if order[v.dtype.kind] > order[x.dtype.kind]:
         raise TypeError(
-            f"x[...] = value: expected a value that can be cast to {x.dtype.name}, got {describe(v)}. Cast it "
+            f"x[...] = value: expected a value that can be cast to {x.dtype.name}, got {messages.describe(v)}. Cast it "
             f"with astype(value, {x.dtype.name})."
         )
 
@@ -59,7 +56,7 @@ def check_can_assign(x: Array, v: Array, value: object) -> None:
 def promote_scalar(dtype: np.dtype[Any], x: Any, be: BackendBase) -> np.dtype[Any]:
     """Return the dtype of the result for an array and a Python scalar, which has the dtype of the array if it can."""
     if isinstance(x, complex):
-        raise TypeError(f"expected a real number, got {x!r}. {NO_COMPLEX}")
+        raise TypeError(f"expected a real number, got {x!r}. {messages.NO_COMPLEX}")
     if isinstance(x, float):
         return dtype if dtype.kind == "f" else np.dtype(be.default_dtype_name)
     return np.dtype(np.int64) if dtype == BOOL and not isinstance(x, bool) else dtype
@@ -102,9 +99,9 @@ def check_arrays(name: str, *arguments: Any) -> list[Array]:
 
     TypeError unless they are arrays, of any library, tensors or op-trees; or lists beside one of neonlite.
     """
-    be = next((x.backend for x in arguments if isinstance(x, Array | Operand)), None)
+    be = next((x.backend for x in arguments if isinstance(x, Array | optree.Operand)), None)
     for x in arguments:
-        is_array = isinstance(x, Array | Operand | np.ndarray | np.generic) or hasattr(x, "__dlpack__")
+        is_array = isinstance(x, Array | optree.Operand | np.ndarray | np.generic) or hasattr(x, "__dlpack__")
         if not is_array and (be is None or not isinstance(x, list | tuple)):
             raise TypeError(f"{name}: expected an array, got {x!r}. Create one with asarray(x).")
     return [x if isinstance(x, Array) else convert_any(be or typing.current_backend(), x) for x in arguments]
@@ -112,7 +109,7 @@ def check_arrays(name: str, *arguments: Any) -> list[Array]:
 
 def check_array(name: str, x: Any, *beside: Any) -> Array:
     """Return an argument as an array, as ``check_arrays``. The others, which may be numbers, are not checked."""
-    return check_arrays(name, x, *(y for y in beside if isinstance(y, Array | Operand)))[0]
+    return check_arrays(name, x, *(y for y in beside if isinstance(y, Array | optree.Operand)))[0]
 
 
 def convert_any(be: BackendBase, x: Any) -> Array:
@@ -125,7 +122,7 @@ def convert_any(be: BackendBase, x: Any) -> Array:
 
 def convert(be: BackendBase, x: Any, dtype: np.dtype[Any] | None = None, name: str = "asarray") -> Array:
     """Return any other object as an array, Python numbers in a dtype; by default, floats in that of the backend."""
-    if isinstance(x, Operand):
+    if isinstance(x, optree.Operand):
         return from_operand(x)
     if hasattr(x, "__dlpack__") and not hasattr(x, "__array__"):
         return from_numpy(be, dlpack_values(be, x))
@@ -198,7 +195,7 @@ def broadcast_to(x: Array, /, shape: tuple[int, ...]) -> Array:
     if x.shape == shape:
         return same(x)
     if broadcast_shapes(x.shape, shape) != shape:
-        raise ValueError(f"broadcast_to: expected an array that broadcasts to {shape}, got {describe(x)}")
+        raise ValueError(f"broadcast_to: expected an array that broadcasts to {shape}, got {messages.describe(x)}")
     return result(x.backend.broadcast_to(x.operand, padded(shape)), len(shape), x.dtype, x)
 
 
@@ -369,11 +366,11 @@ class NamespaceInfo:
 
     def default_device(self) -> str:
         """Return the device of the backend."""
-        return device_of(self.be)
+        return numpy_methods.device_of(self.be)
 
     def devices(self) -> list[str]:
         """Return the device of the backend in a list."""
-        return [device_of(self.be)]
+        return [numpy_methods.device_of(self.be)]
 
     def default_dtypes(self, *, device: str | None = None) -> DTypes:
         """Return the default dtypes.

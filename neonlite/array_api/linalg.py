@@ -25,8 +25,7 @@ from neonlite.array_api.manipulation import (
     stack,
 )
 from neonlite.array_api.reductions import count_nonzero, max as max_of, min as min_of, numeric, root, sum as sum_of
-from neonlite.backend.tree_operands import parse_subscripts
-from neonlite.backend.validation import instance, integer
+from neonlite.backend import tree_operands, validation
 from neonlite.messages import describe
 from neonlite.name_hints import module_getattr
 from neonlite.ops.functions import broadcast_shapes
@@ -168,9 +167,9 @@ def einsum(subscripts: str, /, *operands: Array, optimize: object = True) -> Arr
     optimize : object
         For compatibility with NumPy, without effect.
     """
-    instance("einsum: subscripts", subscripts, str, "a string, such as 'ij,jk->ik',")
+    validation.instance("einsum: subscripts", subscripts, str, "a string, such as 'ij,jk->ik',")
     arrays = check_numeric("einsum", *operands)
-    terms, output = parse_subscripts(subscripts, [x.shape for x in arrays])
+    terms, output = tree_operands.parse_subscripts(subscripts, [x.shape for x in arrays])
     unused = iter([x for x in ascii_letters if not any(x in term for term in terms)])  # for the axes put in front
     padded = ["".join([*(next(unused) for _ in range(2 - len(term))), *term]) for term in terms]
     tree = arrays[0].backend.einsum(f"{','.join(padded)}->{output}", *(x.operand for x in arrays))
@@ -401,7 +400,7 @@ def matrix_power(x: Array, n: int, /) -> Array:
     Array
         The powers.
     """
-    x, n = matrices("matrix_power", x, is_square=True), integer("linalg.matrix_power: n", n, -math.inf)
+    x, n = matrices("matrix_power", x, is_square=True), validation.integer("linalg.matrix_power: n", n, -math.inf)
     if n < 0:
         return matrix_power(inv(x), -n)
     z = broadcast_to(from_numpy(x.backend, np.eye(x.shape[-1], dtype=x.dtype)), x.shape)

@@ -9,17 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from neonlite.array_api import data_types
 from neonlite.array_api.array import Array, padded, result, same, with_shape
-from neonlite.array_api.data_types import (
-    as_array,
-    as_integers,
-    broadcast_arrays,
-    broadcast_to,
-    check_arrays,
-    check_can_assign,
-    promote,
-    to_dtype,
-)
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
@@ -125,7 +116,7 @@ def write_in_place(x: Array, key: Any, v: Array) -> bool:
         slice(start, start + (count - 1) * step + 1 if count else start, step) for start, count, step in starts
     )
     target = cast("Tensor", x.operand)[(slice(None),) * (len(x.operand.shape) - x.ndim) + slices]
-    operand = broadcast_to(v, shape).operand if v.shape != shape else v.operand
+    operand = data_types.broadcast_to(v, shape).operand if v.shape != shape else v.operand
     target[:] = be.reshape(operand, target.shape)
     return True
 
@@ -167,9 +158,9 @@ def assign(x: Array, key: Any, value: Any) -> None:
             f"{describe(x)}. Arrays share no memory, so it would be lost. Use one index, x[i, j] = value, "
             "or x[...] = where(condition, value, x)."
         )
-    v = as_array(value, x)
-    check_can_assign(x, v, value)
-    v = to_dtype(v, x.dtype)
+    v = data_types.as_array(value, x)
+    data_types.check_can_assign(x, v, value)
+    v = data_types.to_dtype(v, x.dtype)
     if not write_in_place(x, key, v):
         x.replace(replaced(x, key, v))
 
@@ -181,7 +172,7 @@ def replaced(x: Array, key: Any, v: Array) -> Array:
     if v.ndim > positions.ndim and v.size == math.prod(v.shape[v.ndim - positions.ndim :]):  # as in NumPy
         v = with_shape(v.operand, v.shape[v.ndim - positions.ndim :], v.dtype, v)
     try:
-        value, v = v, broadcast_to(v, positions.shape)
+        value, v = v, data_types.broadcast_to(v, positions.shape)
     except ValueError:
         raise ValueError(
             f"x[...] = value: expected a value that broadcasts to {positions.shape}, got {describe(v)}"
@@ -248,7 +239,7 @@ def axis_of(name: str, x: Array, axis: int) -> int:
 
 def ordered_axes(name: str, x: Array, axis: Any) -> tuple[int, ...]:
     """Return an axis, or several, as numbers from 0 in the given order."""
-    axes = as_integers(f"{name}: axis", axis)
+    axes = data_types.as_integers(f"{name}: axis", axis)
     axes_of(name, x, axes)
     return tuple(a % x.ndim for a in axes)
 
@@ -269,7 +260,7 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     Array
         The joined array.
     """
-    parts = check_arrays("concat", *arrays)
+    parts = data_types.check_arrays("concat", *arrays)
     if not parts:
         raise ValueError("concat: expected at least one array, got none")
     if axis is None:
@@ -281,8 +272,8 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
         raise ValueError(f"concat: expected shapes that are equal except on axis {axis}, got {shapes}")
     dtype = parts[0].dtype
     for x in parts[1:]:
-        dtype = promote(dtype, x.dtype)
-    parts = [to_dtype(x, dtype) for x in parts]
+        dtype = data_types.promote(dtype, x.dtype)
+    parts = [data_types.to_dtype(x, dtype) for x in parts]
     pad = len(parts[0].operand.shape) - parts[0].ndim
     operand = parts[0].backend.concat([x.operand for x in parts], axis=axis + pad)
     return result(operand, parts[0].ndim, dtype, *parts)
@@ -304,8 +295,8 @@ def expand_dims(x: Array, /, axis: int | tuple[int, ...] = 0) -> Array:
     Array
         The array with more axes.
     """
-    (x,) = check_arrays("expand_dims", x)
-    axes = as_integers("expand_dims: axis", axis)
+    (x,) = data_types.check_arrays("expand_dims", x)
+    axes = data_types.as_integers("expand_dims: axis", axis)
     ndim = x.ndim + len(axes)
     try:
         axes = normalize_axes(axes, ndim)
@@ -331,7 +322,7 @@ def flip(x: Array, /, *, axis: Axis = None) -> Array:
     Array
         The array.
     """
-    (x,) = check_arrays("flip", x)
+    (x,) = data_types.check_arrays("flip", x)
     axes = axes_of("flip", x, axis)
     return x[tuple(slice(None, None, -1 if i in axes else 1) for i in range(x.ndim))]
 
@@ -349,7 +340,7 @@ def matrix_transpose(x: Array, /) -> Array:
     Array
         The transposes.
     """
-    return check_arrays("matrix_transpose", x)[0].mT
+    return data_types.check_arrays("matrix_transpose", x)[0].mT
 
 
 def moveaxis(x: Array, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> Array:
@@ -367,7 +358,7 @@ def moveaxis(x: Array, source: int | tuple[int, ...], destination: int | tuple[i
     Array
         The array.
     """
-    (x,) = check_arrays("moveaxis", x)
+    (x,) = data_types.check_arrays("moveaxis", x)
     sources, targets = ordered_axes("moveaxis", x, source), ordered_axes("moveaxis", x, destination)
     if len(sources) != len(targets):
         raise ValueError(f"moveaxis: expected as many destinations as sources, got {source} and {destination}")
@@ -392,7 +383,7 @@ def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
     Array
         The array.
     """
-    (x,) = check_arrays("permute_dims", x)
+    (x,) = data_types.check_arrays("permute_dims", x)
     order = ordered_axes("permute_dims", x, axes)
     if len(order) != x.ndim:
         raise ValueError(f"permute_dims: expected all axes of {describe(x)}, got {axes}")
@@ -417,12 +408,12 @@ def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Arr
     Array
         The array.
     """
-    (x,) = check_arrays("repeat", x)
+    (x,) = data_types.check_arrays("repeat", x)
     x, axis = (reshape(x, (-1,)), 0) if axis is None else (x, axis_of("repeat", x, axis))
     n, counts = x.shape[axis], np.asarray(repeats)
     if counts.dtype.kind in "iu" and counts.size == 1 and counts.min() >= 0:
         before, after, count = x.shape[:axis], x.shape[axis + 1 :], int(counts.min())
-        wide = broadcast_to(reshape(x, (*before, n, 1, *after)), (*before, n, count, *after))
+        wide = data_types.broadcast_to(reshape(x, (*before, n, 1, *after)), (*before, n, count, *after))
         return reshape(wide, (*before, n * count, *after))
     return take_positions(x, np.repeat(np.arange(x.shape[axis]), counts), axis)
 
@@ -456,8 +447,8 @@ def reshape(x: Array, /, shape: tuple[int, ...], *, copy: bool | None = None) ->
     ValueError
         The shape has another number of elements.
     """
-    (x,) = check_arrays("reshape", x)
-    sizes = [*as_integers("reshape: shape", shape)]
+    (x,) = data_types.check_arrays("reshape", x)
+    sizes = [*data_types.as_integers("reshape: shape", shape)]
     known = math.prod(n for n in sizes if n != -1)
     if sizes.count(-1) == 1 and known and not x.size % known:
         sizes[sizes.index(-1)] = x.size // known
@@ -484,10 +475,10 @@ def roll(x: Array, /, shift: int | tuple[int, ...], *, axis: Axis = None) -> Arr
     Array
         The array.
     """
-    (x,) = check_arrays("roll", x)
+    (x,) = data_types.check_arrays("roll", x)
     if axis is None:
         return reshape(roll(reshape(x, (-1,)), shift, axis=0), x.shape)
-    axes, shifts = as_integers("roll: axis", axis), as_integers("roll: shift", shift)
+    axes, shifts = data_types.as_integers("roll: axis", axis), data_types.as_integers("roll: shift", shift)
     if len(shifts) == 1:
         shifts *= len(axes)
     if len(axes) == 1:
@@ -526,7 +517,7 @@ def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
     ValueError
         An axis has another size.
     """
-    (x,) = check_arrays("squeeze", x)
+    (x,) = data_types.check_arrays("squeeze", x)
     axes = axes_of("squeeze", x, axis)
     if any(x.shape[i] != 1 for i in axes):
         raise ValueError(f"squeeze: expected axes of size 1, got {axis} of {describe(x)}")
@@ -549,7 +540,7 @@ def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
     Array
         The joined array.
     """
-    return concat([expand_dims(x, axis=axis) for x in check_arrays("stack", *arrays)], axis=axis)
+    return concat([expand_dims(x, axis=axis) for x in data_types.check_arrays("stack", *arrays)], axis=axis)
 
 
 def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:
@@ -567,13 +558,13 @@ def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:
     Array
         The array.
     """
-    (x,) = check_arrays("tile", x)
-    counts = as_integers("tile: repetitions", repetitions)
+    (x,) = data_types.check_arrays("tile", x)
+    counts = data_types.as_integers("tile: repetitions", repetitions)
     ndim = max(x.ndim, len(counts))
     counts = (1,) * (ndim - len(counts)) + counts
     shape = (1,) * (ndim - x.ndim) + x.shape
     between = reshape(x, tuple(n for size in shape for n in (1, size)))
-    wide = broadcast_to(between, tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
+    wide = data_types.broadcast_to(between, tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
     return reshape(wide, tuple(n * size for n, size in zip(counts, shape, strict=True)))
 
 
@@ -592,7 +583,7 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     tuple of Array
         The parts, without the axis.
     """
-    (x,) = check_arrays("unstack", x)
+    (x,) = data_types.check_arrays("unstack", x)
     i = axis_of("unstack", x, axis)
     return tuple(x[(slice(None),) * i + (n,)] for n in range(x.shape[i]))
 
@@ -624,7 +615,7 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     Array
         The elements.
     """
-    x, indices = check_arrays("take", x, indices)
+    x, indices = data_types.check_arrays("take", x, indices)
     check_indices("take", indices)
     if axis is None and x.ndim != 1:
         raise ValueError(f"take: expected axis for {describe(x)}, got none")
@@ -651,7 +642,7 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     Array
         The elements, of the shape of the indices.
     """
-    x, indices = check_arrays("take_along_axis", x, indices)
+    x, indices = data_types.check_arrays("take_along_axis", x, indices)
     check_indices("take_along_axis", indices)
     i = axis_of("take_along_axis", x, axis)
     if x.ndim != indices.ndim:
@@ -659,8 +650,8 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
             f"take_along_axis: expected indices of {x.ndim} dimensions, got {describe(indices)} for {describe(x)}"
         )
     shape = np.broadcast_shapes((*x.shape[:i], 1, *x.shape[i + 1 :]), (*indices.shape[:i], 1, *indices.shape[i + 1 :]))
-    x = broadcast_to(x, (*shape[:i], x.shape[i], *shape[i + 1 :]))
-    indices = broadcast_to(indices, (*shape[:i], indices.shape[i], *shape[i + 1 :]))
+    x = data_types.broadcast_to(x, (*shape[:i], x.shape[i], *shape[i + 1 :]))
+    indices = data_types.broadcast_to(indices, (*shape[:i], indices.shape[i], *shape[i + 1 :]))
     pad = len(x.operand.shape) - x.ndim
     return result(x.backend.take_along_axis(x.operand, indices.operand, i + pad), x.ndim, x.dtype, x, indices)
 
@@ -685,14 +676,14 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid: expected indexing 'xy' or 'ij', got {indexing!r}")
-    arrays = tuple(check_arrays("meshgrid", *arrays))
+    arrays = tuple(data_types.check_arrays("meshgrid", *arrays))
     if any(x.ndim != 1 for x in arrays):
         raise ValueError(f"meshgrid: expected one dimension, got {describe(*arrays)}")
     order = list(range(len(arrays)))
     if indexing == "xy" and len(arrays) > 1:
         order[:2] = 1, 0
     shapes = [tuple(-1 if k == axis else 1 for k in order) for axis in range(len(order))]
-    return broadcast_arrays(*(reshape(x, shape) for x, shape in zip(arrays, shapes, strict=True)))
+    return data_types.broadcast_arrays(*(reshape(x, shape) for x, shape in zip(arrays, shapes, strict=True)))
 
 
 def tril(x: Array, /, *, k: int = 0) -> Array:
@@ -732,7 +723,7 @@ def triu(x: Array, /, *, k: int = 0) -> Array:
 
 
 def _triangle(name: str, x: Any, k: int) -> Array:
-    (x,) = check_arrays(name, x)
+    (x,) = data_types.check_arrays(name, x)
     if x.ndim < 2:
         raise ValueError(f"{name}: expected at least two dimensions, got {describe(x)}")
     return result(getattr(x.backend, name)(x.operand, k), x.ndim, x.dtype, x)

@@ -10,7 +10,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from neonlite import typing
+from neonlite import messages, typing
 from neonlite.array_api import data_types, elementwise, linalg, manipulation, reductions
 from neonlite.array_api.array import Array, from_numpy, result
 from neonlite.array_api.creation import asarray
@@ -18,7 +18,6 @@ from neonlite.array_api.data_types import as_array, check_arrays, convert, to_dt
 from neonlite.array_api.elementwise import multiply, select
 from neonlite.array_api.linalg import matmul, vecdot
 from neonlite.array_api.manipulation import concat, moveaxis, permute_dims, reshape
-from neonlite.messages import NO_COMPLEX, describe
 from neonlite.name_hints import ARRAY, add_hints
 from neonlite.numpy_methods import REDUCTIONS, UFUNC_REDUCTIONS, accepts, evaluate
 from neonlite.ops import OP_TABLE, SYNONYMS
@@ -243,10 +242,10 @@ def is_operand(other: object) -> bool:
     """
     if isinstance(other, SEQUENCES):
         raise TypeError(
-            f"expected an array or a number as operand, got {describe(other)}. Create an array with asarray."
+            f"expected an array or a number as operand, got {messages.describe(other)}. Create an array with asarray."
         )
     if isinstance(other, complex):
-        raise TypeError(f"expected a real number as operand, got {other!r}. {NO_COMPLEX}")
+        raise TypeError(f"expected a real number as operand, got {other!r}. {messages.NO_COMPLEX}")
     return isinstance(other, OPERANDS) or hasattr(other, "__dlpack__")
 
 
@@ -263,8 +262,8 @@ def _binary(name: str, function: Callable[..., Array]) -> None:
         z = function(self, other)
         if z.shape != self.shape or not np.can_cast(z.dtype, self.dtype, "same_kind"):
             raise (ValueError if z.shape != self.shape else TypeError)(
-                f"in-place {name}: expected a result of the shape and kind of {describe(self)}, got "
-                f"{describe(z)}. Write x = {function.__name__}(x, y), or cast one of the operands with astype."
+                f"in-place {name}: expected a result of the shape and kind of {messages.describe(self)}, got "
+                f"{messages.describe(z)}. Write x = {function.__name__}(x, y), or cast one of the operands with astype."
             )
         return self.replace(to_dtype(z, self.dtype))
 

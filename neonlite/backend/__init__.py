@@ -15,14 +15,13 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from neonlite import typing
+from neonlite.backend import objects, validation
 from neonlite.backend.backend import Backend, Block
 from neonlite.backend.concurrency import create_lock, set_threads
-from neonlite.backend.objects import Serializable, check_attribute
 from neonlite.backend.planning import Plan
 from neonlite.backend.runtimes import canonical, default_runtime, info
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import check_constructor, checks_arguments, integer
 from neonlite.optree import OpTreeNode
 from neonlite.typing import DTypeLike, NumPyArray
 
@@ -58,7 +57,7 @@ class ThreadBackend(threading.local):
 _thread_backend = ThreadBackend()
 
 
-@checks_arguments
+@validation.checks_arguments
 def gen_backend(
     backend: str | Runtime | Backend | None = None,
     rng_seed: int | None = None,
@@ -134,7 +133,7 @@ def gen_backend(
     """
     global _current_backend
     if max_devices is not None:
-        integer("gen_backend: max_devices", max_devices)
+        validation.integer("gen_backend: max_devices", max_devices)
     runtime = backend.runtime if isinstance(backend, Backend) else default_runtime() if backend is None else backend
     with _creation_lock:
         live = _current_backend if type(_current_backend) is Backend and not _current_backend.closed else None
@@ -259,7 +258,7 @@ class _BackendMeta(type):
         _current_backend = value
 
 
-class NervanaObject(Serializable, metaclass=_BackendMeta):
+class NervanaObject(objects.Serializable, metaclass=_BackendMeta):
     """Base of named, serializable objects that use a backend as ``self.be``.
 
     Constructor arguments that are annotated as bool must be booleans, 0 or 1; TypeError otherwise.
@@ -275,11 +274,11 @@ class NervanaObject(Serializable, metaclass=_BackendMeta):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        check_constructor(cls)
+        validation.check_constructor(cls)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in self.__dict__:
-            check_attribute(self, name)
+            objects.check_attribute(self, name)
         set_attribute(self, name, value)
 
     @property

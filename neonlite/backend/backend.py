@@ -12,34 +12,15 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 
-from neonlite.array_namespace import Namespace
+from neonlite import array_namespace, name_hints, optree
+from neonlite.backend import concurrency, creation, custom_ops, measure, op_methods, random, runtimes, validation
 from neonlite.backend.batch_size import BatchSize, BatchSizeMethods, ShardMethods
-from neonlite.backend.concurrency import Cache, FairLock, clear_caches
-from neonlite.backend.creation import CreationMethods, ShapeMethods
-from neonlite.backend.custom_ops import CustomOpMethods
-from neonlite.backend.measure import MemoryMethods, TimingMethods
-from neonlite.backend.op_methods import OpMethods
-from neonlite.backend.planning.assignment import (
-    AssignmentMethods,
-    PlanCache,
-    RunMethods,
-    build_plan,
-    make_plan,
-    plan_arguments,
-)
-from neonlite.backend.primitives.geometry import LayerObjectMethods
-from neonlite.backend.primitives.images import ImageMethods
-from neonlite.backend.primitives.norm import NormMethods, RoiMethods
-from neonlite.backend.primitives.products import MatmulMethods
-from neonlite.backend.random import RandomMethods, RandomStreams
-from neonlite.backend.runtimes import list_runtimes, load_runtime
+from neonlite.backend.planning import assignment
+from neonlite.backend.primitives import geometry, images, norm, products
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.meta import MetaRuntime
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import called_from, checks_arguments, integer, one_of
 from neonlite.gradcheck import check_grad
-from neonlite.name_hints import BACKEND, add_hints
-from neonlite.optree import Operand
 from neonlite.tree_structure import MAX_STRUCTURE_BYTES, structure_bytes
 from neonlite.typing import FLOAT_DTYPES, BackendBase, DTypeLike
 
@@ -155,8 +136,8 @@ class HistogramMethods(BackendBase):
         hist_offset : int
             The exponent of the first bin; initially -48.
         """
-        bins = integer("be.set_hist_buffers: hist_bins", hist_bins)
-        offset = integer("be.set_hist_buffers: hist_offset", hist_offset, -math.inf)
+        bins = validation.integer("be.set_hist_buffers: hist_bins", hist_bins)
+        offset = validation.integer("be.set_hist_buffers: hist_offset", hist_offset, -math.inf)
         self.hist_bins, self.hist_offset, self.hist_buf = bins, offset, {}
 
     def histogram(self, t: Tensor, tag: str) -> Tensor:
@@ -215,25 +196,25 @@ class HistogramMethods(BackendBase):
 # --- the backend ---
 
 
-@add_hints(BACKEND)
+@name_hints.add_hints(name_hints.BACKEND)
 class Backend(
     BatchSizeMethods,
-    ShapeMethods,
-    CreationMethods,
-    OpMethods,
-    CustomOpMethods,
-    AssignmentMethods,
-    RunMethods,
-    MatmulMethods,
-    ImageMethods,
-    NormMethods,
-    RoiMethods,
-    LayerObjectMethods,
-    RandomMethods,
+    creation.ShapeMethods,
+    creation.CreationMethods,
+    op_methods.OpMethods,
+    custom_ops.CustomOpMethods,
+    assignment.AssignmentMethods,
+    assignment.RunMethods,
+    products.MatmulMethods,
+    images.ImageMethods,
+    norm.NormMethods,
+    norm.RoiMethods,
+    geometry.LayerObjectMethods,
+    random.RandomMethods,
     HistogramMethods,
     ShardMethods,
-    MemoryMethods,
-    TimingMethods,
+    measure.MemoryMethods,
+    measure.TimingMethods,
     ReplayMethods,
 ):
     """Creates tensors, builds and evaluates op-trees, and runs primitives. ``gen_backend`` creates the current one.
@@ -269,7 +250,7 @@ class Backend(
     if TYPE_CHECKING:
         __getattr__: Callable[[Never], Never]  # type: ignore[assignment, misc]  # other attributes are errors
 
-    @checks_arguments
+    @validation.checks_arguments
     def __init__(
         self,
         runtime: str | Runtime = "cpu",
@@ -280,8 +261,8 @@ class Backend(
         batch_size: int = 0,
         device_id: int = 0,
     ) -> None:
-        one_of("Backend: compat_mode", compat_mode, (None, "caffe"))
-        self.runtime: Any = load_runtime(runtime, device_id)
+        validation.one_of("Backend: compat_mode", compat_mode, (None, "caffe"))
+        self.runtime: Any = runtimes.load_runtime(runtime, device_id)
         if deterministic:
             self.runtime.make_deterministic()
         self.xp = self.runtime.xp
@@ -293,8 +274,8 @@ class Backend(
             dtypes = tuple(x for x in FLOAT_DTYPES if x in self.runtime.dtypes)
             raise ValueError(f"Backend: expected one of {dtypes} as the default dtype, got {self.default_dtype_name}")
         self.compat_mode, self.deterministic = compat_mode, deterministic
-        self.streams: RandomStreams = self.runtime.random_streams(rng_seed)
-        self.lock = FairLock()  # guards the batch size, and the buffers and weights of layers
+        self.streams: random.RandomStreams = self.runtime.random_streams(rng_seed)
+        self.lock = concurrency.FairLock()  # guards the batch size, and the buffers and weights of layers
         self.thread_bsz = BatchSize()
         self.bsz = batch_size
         self.hist_buf: dict[str, Tensor] = {}
@@ -302,18 +283,18 @@ class Backend(
         _open_backends.add(self)
         self.memory_tracker = self.runtime.memory_tracker
         # the Infos of operands that passed the checks
-        self.checked_dot_infos = Cache(MAX_CHECKED_DOT_INFOS, self.memory_tracker)
+        self.checked_dot_infos = concurrency.Cache(MAX_CHECKED_DOT_INFOS, self.memory_tracker)
         self.primitives: Any = self.runtime.primitives(self.runtime)
         self._executor: Any = self.runtime.executor(self.runtime, self.primitives)
         self.graphs = self.runtime.create_graphs(self)  # captured by ``replay``; None on runtimes without graphs
-        caches = (Cache(MAX_STRUCTURE_BYTES, self.memory_tracker, structure_bytes) for _ in range(2))
+        caches = (concurrency.Cache(MAX_STRUCTURE_BYTES, self.memory_tracker, structure_bytes) for _ in range(2))
         self.structures, self.infos = caches  # of op-trees, and of tensors
         self.exported: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # to other libraries
         self.distributed: weakref.WeakValueDictionary[int, Tensor] = (
             weakref.WeakValueDictionary()
         )  # ``distribute_data``
-        self.plan_cache = PlanCache(self.memory_tracker)
-        self.array_api = Namespace(self)  # not a property, so that Jupyter completes its names
+        self.plan_cache = assignment.PlanCache(self.memory_tracker)
+        self.array_api = array_namespace.Namespace(self)  # not a property, so that Jupyter completes its names
 
     @classmethod
     def allocate_backend(cls, /, name: str, **options: object) -> Self:
@@ -335,11 +316,11 @@ class Backend(
 
     def cleanup_backend(self) -> None:
         """Close the backend: release its plans and buffers. Its tensors can still be read."""
-        self.closed_by = self.closed_by or called_from()
+        self.closed_by = self.closed_by or validation.called_from()
         self._executor = self.primitives = None
         self.memory_tracker.clear_thread_cache()
         self.hist_buf = {}
-        clear_caches(self.memory_tracker)
+        concurrency.clear_caches(self.memory_tracker)
         self.runtime.free_unused()
 
     def __repr__(self) -> str:
@@ -356,7 +337,7 @@ class Backend(
         """The default dtype of new tensors, as a NumPy dtype."""
         return np.dtype(self.default_dtype_name)
 
-    backend_choices = staticmethod(list_runtimes)
+    backend_choices = staticmethod(runtimes.list_runtimes)
 
     @property
     def flops(self) -> int | None:
@@ -432,7 +413,7 @@ class Backend(
             out[:] = value
         return out
 
-    def kernel(self, *trees: Operand, out: Tensor | Sequence[Tensor] | None = None) -> str:
+    def kernel(self, *trees: optree.Operand, out: Tensor | Sequence[Tensor] | None = None) -> str:
         """Return the source of the CUDA kernels that evaluate op-trees, on any runtime, also without a GPU.
 
         Parameters
@@ -478,9 +459,9 @@ class Backend(
         """
         from neonlite.backend.runtimes.cuda.executor import CudaExecutor, plan_source
 
-        arguments = plan_arguments(self, "be.kernel", trees, out)
+        arguments = assignment.plan_arguments(self, "be.kernel", trees, out)
         # a plan that was compiled for a CPU has steps of its libraries
-        make = make_plan if isinstance(self._executor, CudaExecutor) else build_plan
+        make = assignment.make_plan if isinstance(self._executor, CudaExecutor) else assignment.build_plan
         return plan_source(make(self, *arguments))
 
     def __deepcopy__(self, memo: object) -> Backend:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.batch_size import require_batch_size
-from neonlite.backend.measure import ExternalMemory, format_bytes
+from neonlite.backend import batch_size, measure
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import IgnoreFPErrors, check_open, checks_names
 from neonlite.messages import NO_COMPLEX, describe
@@ -167,7 +166,7 @@ def dtype_of(dtype: Any) -> Any:
 
 # {item size in bytes: all memory of other libraries}. Arrays of one item size share one such allocation, with storage
 # offsets of address / item size, so that two arrays on the same memory are found to overlap.
-_external_memory: dict[int, ExternalMemory] = {}
+_external_memory: dict[int, measure.ExternalMemory] = {}
 
 
 class CreationMethods(BackendBase):
@@ -386,7 +385,7 @@ class CreationMethods(BackendBase):
         size = np.dtype(dtype).itemsize
         strides = tuple(stride // size for stride in byte_strides)
         t = Tensor(array, self.tensor_info(shape, dtype, strides), name, strides=strides)
-        t.allocation, t.storage_offset = _external_memory.setdefault(size, ExternalMemory()), address // size
+        t.allocation, t.storage_offset = _external_memory.setdefault(size, measure.ExternalMemory()), address // size
         for exporter in list(self.exported.values()):
             first = self.runtime.address_and_strides(exporter._array)[0]
             if exporter.info.dtype == dtype and first <= address < first + exporter.size * size:
@@ -525,7 +524,7 @@ class CreationMethods(BackendBase):
         if x is not None:
             return x
         sizes = self.shape_of(dim0)
-        require_batch_size(self, "be.iobuf")
+        batch_size.require_batch_size(self, "be.iobuf")
         shape = (sizes[0], sizes[1] * self.bsz) if len(sizes) == 2 else (math.prod(sizes), self.bsz)
         return self.zeros(shape, dtype, name) if shared is None else shared.share(shape, dtype, name).fill(0)
 
@@ -599,7 +598,7 @@ def new_tensor(be: BackendBase, create: Callable[..., Any], info: Info, name: st
     try:
         array = create(info.shape, dtype=be.runtime.dtype(info.dtype))
     except Exception as error:
-        what = f"{name or 'a tensor'} {info.shape} {info.dtype}, {format_bytes(info.attrs['nbytes'])}"
+        what = f"{name or 'a tensor'} {info.shape} {info.dtype}, {measure.format_bytes(info.attrs['nbytes'])}"
         raise be.runtime.allocation_error(error, what) from error
     return Tensor(array, info, name, allocation=be.memory_tracker.track(info.attrs["nbytes"]))
 

@@ -8,31 +8,30 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from neonlite import optree, typing
 from neonlite.backend.op_methods import OpMethods, make_method
 from neonlite.backend.validation import expected_argument, function, integer, one_of, sequence
 from neonlite.messages import describe, listed
 from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
 from neonlite.ops.functions import Gradients, Shape, at_least_2d, broadcast_shapes
-from neonlite.optree import Operand, OpTreeNode
-from neonlite.typing import BackendBase, NativeArray
 
 
-class CustomOpMethods(BackendBase):
+class CustomOpMethods(typing.BackendBase):
     """The methods of ``Backend`` that define ops."""
 
     @classmethod
     def define_op(
         cls,
         name: str,
-        run: Callable[..., NativeArray] | None = None,
+        run: Callable[..., typing.NativeArray] | None = None,
         grad: Callable[..., Gradients] | None = missing_gradient,
         kind: str = "elementwise",
         arity: int = 1,
         doc: str = "a user-defined op",
         shape_fn: Callable[..., tuple[int, ...]] | None = None,
         result_dtype: str = "same",
-        formula: Callable[..., Operand] | None = None,
-    ) -> Callable[..., OpTreeNode]:
+        formula: Callable[..., optree.Operand] | None = None,
+    ) -> Callable[..., optree.OpTreeNode]:
         """Define a custom op, by its forward function ``run`` or by a ``formula`` of other ops: a composite op.
 
         A custom op can be defined again under its name, for example in a notebook cell. Existing op-trees keep
@@ -125,11 +124,11 @@ class CustomOpMethods(BackendBase):
         cls,
         name: str,
         operation: str,
-        run: Callable[..., NativeArray] | None = None,
+        run: Callable[..., typing.NativeArray] | None = None,
         grad: Callable[..., Gradients] | None = missing_gradient,
         doc: str = "a user-defined op",
         result_dtype: str = "same",
-    ) -> Callable[..., OpTreeNode]:
+    ) -> Callable[..., optree.OpTreeNode]:
         """Define a custom elementwise op from a CUDA expression.
 
         Parameters
@@ -195,10 +194,10 @@ class CustomOpMethods(BackendBase):
         source: str,
         shape_fn: Callable[..., tuple[int, ...]],
         launch_config: Callable[..., tuple[object, ...]] | None = None,
-        run: Callable[..., NativeArray] | None = None,
+        run: Callable[..., typing.NativeArray] | None = None,
         grad: Callable[..., Gradients] | None = missing_gradient,
         doc: str = "a user-defined op",
-    ) -> Callable[..., OpTreeNode]:
+    ) -> Callable[..., optree.OpTreeNode]:
         """Define a custom op from the source of a CUDA kernel.
 
         Parameters
@@ -312,7 +311,7 @@ def checked_shape_fn(shape_fn: Callable[..., Any]) -> Callable[..., Shape]:
     return checked
 
 
-def checked_run(run: Callable[..., Any], shape_fn: Callable[..., Shape]) -> Callable[..., OpTreeNode]:
+def checked_run(run: Callable[..., Any], shape_fn: Callable[..., Shape]) -> Callable[..., optree.OpTreeNode]:
     """Return a forward function with its result checked: an array of real numbers of the shape of the rule."""
 
     def checked(xp: Any, *operands: Any) -> Any:

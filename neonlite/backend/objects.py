@@ -16,10 +16,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from neonlite import name_hints, optree, typing
 from neonlite.messages import describe, describe_setting, format_object
-from neonlite.name_hints import attribute_hint
-from neonlite.optree import Operand
-from neonlite.typing import Untracked, is_real_array
 
 # --- serialization of named objects: a class and its constructor arguments as a JSON-compatible dict, and back ---
 
@@ -225,7 +223,7 @@ def serialize(value: Any, name: str) -> Any:
 def to_host_array(value: Any) -> np.ndarray[Any, Any]:
     """Return real numbers as a NumPy array; TypeError or ValueError for anything else."""
     array = np.asarray(value.get() if hasattr(value, "shape") and hasattr(value, "get") else value)
-    if not is_real_array(array):
+    if not typing.is_real_array(array):
         raise TypeError(f"expected an array of numbers, got {describe(value)}")
     return array
 
@@ -332,7 +330,7 @@ def check_attribute(obj: object, name: str) -> None:
     cls: Any = type(obj)
     is_known = name.startswith("_") or hasattr(cls, name) or not cls.__module__.startswith("neonlite.")
     if not is_known and name not in (names := assigned_names(cls)):
-        hint = attribute_hint(
+        hint = name_hints.attribute_hint(
             name, [x for x in {*names, *dir(cls)} if not x.startswith("_") and (x in names or hasattr(cls, x))]
         )
         where = vars(obj).get("name") or cls.__name__
@@ -370,7 +368,7 @@ def stored_names(code: CodeType) -> Iterator[str]:
 
 SCALARS: frozenset[type] = frozenset([int, float, bool, str, bytes, type(None)])
 OPAQUE: tuple[type, ...] = (*SCALARS, type, np.generic, np.ndarray, np.dtype)
-OPAQUE += (Operand, BuiltinFunctionType, ModuleType, Untracked)
+OPAQUE += (optree.Operand, BuiltinFunctionType, ModuleType, typing.Untracked)
 
 
 class AttributeSnapshot:

@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from neonlite import messages, name_hints
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.tree_methods import TreeMethods
 from neonlite.backend.tree_operands import ImageTreeMethods, as_indices, as_operand, build_node, check_axes, check_axis
 from neonlite.backend.validation import boolean, check_number, integer, one_of, reject_options
-from neonlite.messages import expected
-from neonlite.name_hints import hide_unknown
 from neonlite.ops import OP_TABLE, OPS, SHAPE_FN_BY_KIND, SYNONYMS, Op
 from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.typing import AxisLike, BackendBase, OperandLike
@@ -46,11 +45,11 @@ def _binary_method(op: Op) -> Callable[..., Any]:
     return method
 
 
-def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
+def _reduction_method(op: Op, default: int | None) -> Callable[..., Any]:
     def method(
         be: BackendBase,
         a: OperandLike,
-        axis: AxisLike = None,
+        axis: AxisLike = default,
         out: Tensor | None = None,
         keepdims: bool = True,
         **unknown: object,
@@ -62,17 +61,7 @@ def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
         attrs = (("axis", axes),) if keepdims else (("axis", axes), ("keepdims", False))
         return build_node(be, op, a, None, out, attrs)
 
-    def method_axis_1(
-        be: BackendBase,
-        a: OperandLike,
-        axis: AxisLike = 1,
-        out: Tensor | None = None,
-        keepdims: bool = True,
-        **unknown: object,
-    ) -> OpTreeNode | Tensor:
-        return method(be, a, axis, out, keepdims, **unknown)
-
-    return hide_unknown(method if reduce_all else method_axis_1)
+    return name_hints.hide_unknown(method)
 
 
 def _library_method(op: Op) -> Callable[..., Any]:
@@ -155,7 +144,7 @@ def _check_attribute(op: Op, a: Operand, parameter: inspect.Parameter, value: An
     try:  # of a custom op: of any type
         hash(value)
     except TypeError:
-        raise TypeError(expected(where, "a hashable value", value, "A tuple is one, a list is not.")) from None
+        raise TypeError(messages.expected(where, "a hashable value", value, "A tuple is one, a list is not.")) from None
     return value
 
 
@@ -163,7 +152,7 @@ def make_method(op: Op) -> Callable[..., Any]:
     """Return the backend method of an op: a function with its name, signature and docstring."""
     is_table_library_op = op in OP_TABLE and op.kind == "library"
     if op.has_axis:
-        method = _reduction_method(op, reduce_all=op.kind == "reduction")
+        method = _reduction_method(op, None if op.kind == "reduction" else 1)
     elif len(parameters_of(op)) > 1 if op.kind == "composite" else is_table_library_op and keyword_parameters(op):
         method = _library_method(op)
     else:

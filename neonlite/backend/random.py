@@ -9,13 +9,13 @@ import os
 import reprlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from neonlite.backend.concurrency import create_lock, free_after_fork
+from neonlite.backend import concurrency, validation
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import check_number, check_open
 from neonlite.tree_structure import refuse_in_trace
 from neonlite.typing import BackendBase, is_real_array
 
@@ -72,17 +72,9 @@ def _as_words32(words: Words) -> NDArray[np.uint32]:
     return words.astype("<u8", copy=False).view("<u4").astype(np.uint32, copy=False)
 
 
-def _to_uniform_bfloat16(words: Words) -> NDArray[Any]:
-    return (_as_words32(words) >> 24).view(np.int32).astype(np.float32) * np.float32(2.0**-8)
-
-
-def _to_uniform_float16(words: Words) -> NDArray[Any]:
-    return (_as_words32(words) >> 21).view(np.int32).astype(np.float32) * np.float32(2.0**-11)
-
-
-def _to_uniform_float32(words: Words) -> NDArray[Any]:
+def _to_uniform32(bits: int, words: Words) -> NDArray[Any]:
     # CPUs have vector instructions from int32 to float32, but not from uint32
-    return (_as_words32(words) >> 8).view(np.int32).astype(np.float32) * np.float32(2.0**-24)
+    return (_as_words32(words) >> (32 - bits)).view(np.int32).astype(np.float32) * np.float32(2.0**-bits)
 
 
 def _to_uniform_float64(words: Words) -> NDArray[Any]:
@@ -90,9 +82,9 @@ def _to_uniform_float64(words: Words) -> NDArray[Any]:
 
 
 _UNIFORM: dict[str, tuple[int, Callable[[Words], NDArray[Any]]]] = {
-    "float16": (8, _to_uniform_float16),
-    "bfloat16": (8, _to_uniform_bfloat16),
-    "float32": (8, _to_uniform_float32),
+    "float16": (8, partial(_to_uniform32, 11)),
+    "bfloat16": (8, partial(_to_uniform32, 8)),
+    "float32": (8, partial(_to_uniform32, 24)),
     "float64": (4, _to_uniform_float64),
 }
 """dtype -> (values per block, function from words to values)."""
@@ -145,7 +137,7 @@ class RandomStreams:
     def __init__(self, seed: int | None = None, parallel_for: ParallelFor | None = None) -> None:
         self.seed = _check_seed(seed)
         self._parallel_for = parallel_for
-        self._lock = create_lock()
+        self._lock = concurrency.create_lock()
         self._thread_cache = threading.local()
         self._blocks = dict.fromkeys(PURPOSES, 0)
         self._host: np.random.RandomState | None = None
@@ -401,7 +393,7 @@ class RandomStreams:
     def _make_host(self) -> np.random.RandomState:
         if self._host is None:
             generator = philox(self.seed, _HOST_KEY, 1)
-            free_after_fork(generator.lock)
+            concurrency.free_after_fork(generator.lock)
             self._host = np.random.RandomState(generator)
         return self._host
 
@@ -499,7 +491,7 @@ class RandomStreams:
 
 def mask_threshold(keep: float) -> int:
     """Return the threshold below which a 32-bit word gives a one in a mask; an error for an invalid fraction."""
-    check_number("mask: keep", keep, 0, at_most=1)
+    validation.check_number("mask: keep", keep, 0, at_most=1)
     return math.ceil(float(keep) * 2.0**32)  # exact; every 32-bit word is below 2**32
 
 
@@ -666,7 +658,7 @@ class RandomMethods(BackendBase):
         keepthresh : float
             The probability of a one, from 0 to 1; default 0.5.
         """
-        check_open(self)
+        validation.check_open(self)
         mask_threshold(keepthresh)  # raises an error before the old values of the tensor are dropped
         self.runtime.fill_mask(self.streams, out, keepthresh)
 
@@ -682,5 +674,5 @@ class RandomMethods(BackendBase):
         stdv : float
             The standard deviation; default 1.
         """
-        check_open(self)
+        validation.check_open(self)
         self.runtime.fill_normal(self.streams, ary, mean, stdv)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
-from neonlite import messages
+from neonlite import messages, typing
 from neonlite.backend.measure import ExternalMemory, Memory
 from neonlite.messages import describe
 from neonlite.ops.functions import (
@@ -26,16 +26,6 @@ from neonlite.ops.functions import (
 )
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.tree_structure import Info, matrix_transpose_axes, traces
-from neonlite.typing import (
-    FLOAT_DTYPES,
-    ArrayLike,
-    DTypeLike,
-    IndexLike,
-    NativeArray,
-    NumPyArray,
-    ShapeLike,
-    dtype_bits,
-)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -155,7 +145,7 @@ class Tensor(Operand):
 
     def __init__(
         self,
-        array: NativeArray,
+        array: typing.NativeArray,
         info: Info | None = None,
         name: str | None = None,
         base: Tensor | None = None,
@@ -213,7 +203,7 @@ class Tensor(Operand):
     @property
     def nbytes(self) -> int:
         """The number of bytes of the elements."""
-        return self.size * dtype_bits(self.info.dtype) // 8
+        return self.size * typing.dtype_bits(self.info.dtype) // 8
 
     @property
     def is_contiguous(self) -> bool:
@@ -233,14 +223,14 @@ class Tensor(Operand):
         return self.root
 
     @property
-    def _array(self) -> NativeArray:
+    def _array(self) -> typing.NativeArray:
         """The runtime's array. TypeError in a function that is traced, where values are not computed yet."""
         if traces and (trace := traces.get(get_ident())) is not None:
             trace.check_access(self)
         return self.storage
 
     @property
-    def _tensor(self) -> NativeArray:
+    def _tensor(self) -> typing.NativeArray:
         return self._array
 
     def __len__(self) -> int:
@@ -251,7 +241,7 @@ class Tensor(Operand):
 
     # --- writes ---
 
-    def __setitem__(self, index: IndexLike, value: ArrayLike) -> None:
+    def __setitem__(self, index: typing.IndexLike, value: typing.ArrayLike) -> None:
         if type(index) is slice and index == FULL_SLICE:
             target = self
         else:
@@ -272,7 +262,7 @@ class Tensor(Operand):
                 f"{self._describe()} {symbol} ...: expected a result of the same shape, got {value.shape}. "
                 f"t = t {symbol[:-1]} ... builds an op-tree of that shape."
             )
-        if have not in FLOAT_DTYPES and (got in FLOAT_DTYPES or not np.can_cast(got, have, "same_kind")):
+        if have not in typing.FLOAT_DTYPES and (got in typing.FLOAT_DTYPES or not np.can_cast(got, have, "same_kind")):
             raise TypeError(
                 f"{self._describe()} {symbol} ...: expected a result that can be cast to {have}, got {got}. "
                 f"Cast it with t[:] = tree, or use be.astype(t, {got!r}) as the operand."
@@ -280,7 +270,7 @@ class Tensor(Operand):
         self[:] = value
         return self
 
-    def set(self, ary: ArrayLike) -> Tensor:
+    def set(self, ary: typing.ArrayLike) -> Tensor:
         """Copy an array into this tensor.
 
         Parameters
@@ -317,7 +307,7 @@ class Tensor(Operand):
         self[:] = value
         return self
 
-    def copy(self, a: ArrayLike | None = None) -> Tensor:
+    def copy(self, a: typing.ArrayLike | None = None) -> Tensor:
         """Copy ``a`` into this tensor, as in neon; ``t.copy()`` returns a new tensor with a copy of the values.
 
         Parameters
@@ -338,7 +328,7 @@ class Tensor(Operand):
 
     # --- conversion ---
 
-    def get(self) -> NumPyArray:
+    def get(self) -> typing.NumPyArray:
         """Return a copy of the values as a NumPy array.
 
         Returns
@@ -351,10 +341,10 @@ class Tensor(Operand):
         IndexError
             On a GPU, an earlier op used an index out of range.
         """
-        array: NumPyArray = self.backend.runtime.get(self._array)
+        array: typing.NumPyArray = self.backend.runtime.get(self._array)
         return array.view(OneElement) if array.size == 1 else array
 
-    def numpy(self) -> NumPyArray:
+    def numpy(self) -> typing.NumPyArray:
         """Return the values as a NumPy array that shares the memory where possible, else as a copy.
 
         Returns
@@ -367,7 +357,7 @@ class Tensor(Operand):
         except (BufferError, TypeError, RuntimeError):
             return self.get()
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NumPyArray:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> typing.NumPyArray:
         """Convert to a NumPy array, which shares the memory if the runtime allows it and ``copy`` is not True."""
         array = None
         if not copy and (dtype is None or np.dtype(dtype) == np.dtype(self.info.dtype)):
@@ -405,7 +395,7 @@ class Tensor(Operand):
 
     # --- views ---
 
-    def __getitem__(self, index: IndexLike) -> Tensor:
+    def __getitem__(self, index: typing.IndexLike) -> Tensor:
         parsed = parse_index(self, index)
         return gather(self, index) if parsed is None else self._slice(*parsed)
 
@@ -422,7 +412,7 @@ class Tensor(Operand):
         return view
 
     def _make_view(
-        self, array: NativeArray, shape: Shape, strides: Shape, offset: int, op: str, attrs: dict[str, Any]
+        self, array: typing.NativeArray, shape: Shape, strides: Shape, offset: int, op: str, attrs: dict[str, Any]
     ) -> Tensor:
         span = memory_span(shape, strides, offset)
         info = self.backend.tensor_info(shape, self.info.dtype, strides)
@@ -435,7 +425,7 @@ class Tensor(Operand):
         """A view with the last two axes exchanged."""
         return self.permute(matrix_transpose_axes(self.ndim))
 
-    def reshape(self, *shape: ShapeLike) -> Tensor:
+    def reshape(self, *shape: typing.ShapeLike) -> Tensor:
         """Return a view in another shape.
 
         Parameters
@@ -491,7 +481,7 @@ class Tensor(Operand):
 
     _permute = permute
 
-    def share(self, shape: ShapeLike, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
+    def share(self, shape: typing.ShapeLike, dtype: typing.DTypeLike = None, name: str | None = None) -> Tensor:
         """Return a view of the first elements in another shape.
 
         Parameters
@@ -525,7 +515,7 @@ class Tensor(Operand):
         view.name = name
         return view
 
-    def take(self, indices: ArrayLike, axis: int) -> Tensor:
+    def take(self, indices: typing.ArrayLike, axis: int) -> Tensor:
         """Return a copy of slices along an axis.
 
         Parameters
@@ -625,7 +615,7 @@ def overlap(x: Tensor, y: Tensor) -> str:
 # --- indices: integers, slices and ``...`` select views; index arrays and masks copy and write elements ---
 
 
-def parse_index(t: Tensor, index: IndexLike) -> tuple[SliceSpec, list[int]] | None:
+def parse_index(t: Tensor, index: typing.IndexLike) -> tuple[SliceSpec, list[int]] | None:
     """Return (start, count, step) for each axis, and the axes that an integer index drops; None for an index array."""
     if _is_index_array(index):
         return None
@@ -676,14 +666,14 @@ def _is_index_array(item: object) -> bool:
     return isinstance(item, Operand | list) or getattr(item, "shape", ()) != ()
 
 
-def gather(t: Tensor, index: IndexLike) -> Tensor:
+def gather(t: Tensor, index: typing.IndexLike) -> Tensor:
     """Return a copy of the elements that an index array or a mask selects."""
     view, axis, indices = _parse_index_array(t, index)
     x = view if axis is not None else t.backend.reshape(view, -1, 1)
     return t.backend.evaluate([t.backend.take(x, indices, axis or 0)])[0]
 
 
-def scatter(t: Tensor, index: IndexLike, value: ArrayLike) -> None:
+def scatter(t: Tensor, index: typing.IndexLike, value: typing.ArrayLike) -> None:
     """Write the elements that an index array or a mask selects; of an index given twice, the last value remains."""
     view, axis, indices = _parse_index_array(t, index)
     be = t.backend
@@ -699,7 +689,7 @@ def scatter(t: Tensor, index: IndexLike, value: ArrayLike) -> None:
     view[:] = be.reshape(be.where(mask, be.take(values, source, axis), x), view.shape)
 
 
-def _parse_index_array(t: Tensor, index: IndexLike) -> tuple[Tensor, int | None, NumPyArray]:
+def _parse_index_array(t: Tensor, index: typing.IndexLike) -> tuple[Tensor, int | None, typing.NumPyArray]:
     """Return a view of t, and the indices along an axis of it that an index with an array selects.
 
     Without an axis, they are indices of elements in C order.
@@ -729,7 +719,7 @@ def _parse_index_array(t: Tensor, index: IndexLike) -> tuple[Tensor, int | None,
     )
 
 
-def _indices_along(t: Tensor, axis: int, item: object) -> NumPyArray:
+def _indices_along(t: Tensor, axis: int, item: object) -> typing.NumPyArray:
     """Return an index array or a mask as indices >= 0 along an axis."""
     array, is_mask = _index_values(t, item)
     n, what = t.shape[axis], f"{t._describe()}: expected"
@@ -746,7 +736,7 @@ def _indices_along(t: Tensor, axis: int, item: object) -> NumPyArray:
     return values % n if n else values
 
 
-def _index_values(t: Tensor, item: Any) -> tuple[NumPyArray, bool]:
+def _index_values(t: Tensor, item: Any) -> tuple[typing.NumPyArray, bool]:
     """Return the values of an index array or a mask, and whether it is a mask: boolean, or 0 and 1 as floats."""
     if not isinstance(item, Operand):
         array = np.asarray(item)
@@ -771,7 +761,7 @@ def format_values(t: Tensor, prefix: str = "") -> str:
     return np.array2string(display_values(t), precision=4, threshold=60, edgeitems=3, prefix=prefix)
 
 
-def display_values(t: Tensor) -> NumPyArray:
+def display_values(t: Tensor) -> typing.NumPyArray:
     """Return the values for printing, bfloat16 as float32."""
     values = t.numpy()
     return values.astype(np.float32) if t.info.dtype == "bfloat16" else values

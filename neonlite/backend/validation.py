@@ -17,10 +17,9 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, dataclass_transform
 
 import numpy as np
 
+from neonlite import name_hints, typing
 from neonlite.backend.objects import Serializable
 from neonlite.messages import describe, expected
-from neonlite.name_hints import argument_hint
-from neonlite.typing import BackendBase
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
@@ -50,7 +49,7 @@ CLOSED_MESSAGE = (
 )
 
 
-def check_open(be: BackendBase) -> None:
+def check_open(be: typing.BackendBase) -> None:
     """Raise RuntimeError if the backend is closed."""
     if be.closed_by:
         raise RuntimeError(f"{be!r} {CLOSED_MESSAGE}")
@@ -205,7 +204,7 @@ def check_constructor(cls: type) -> None:
 def reject_options(where: str, accepted: list[str], options: list[str]) -> NoReturn:
     """Raise TypeError with the names of the arguments that a function has, and the one to pass instead."""
     accepted = [name for name in accepted if name not in ("self", "model", "be")]
-    hint = argument_hint(options[0], accepted)
+    hint = name_hints.argument_hint(options[0], accepted)
     raise TypeError(f"{where}: expected the options {', '.join(accepted)}, got {', '.join(options)}. {hint}".rstrip())
 
 

@@ -10,11 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from neonlite import messages
+from neonlite import messages, name_hints
 from neonlite.backend.validation import import_extra
 from neonlite.files import printable, write_atomic
 from neonlite.messages import describe, did_you_mean
-from neonlite.name_hints import HISTORY, add_hints
 from neonlite.transforms.metrics import recorded_name
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ MAX_TABLE_ROWS = 20  # the last epochs, in the printed table
 PERCENT_METRICS = ("Accuracy", "Top", "Precision", "Recall", "F1", "ROCAUC")
 
 
-@add_hints(HISTORY)
+@name_hints.add_hints(name_hints.HISTORY)
 class History(Mapping[str, list[float]]):
     """Recorded values of a training run: a mapping from names to lists of numbers, as in Keras.
 

@@ -9,15 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from neonlite.backend import validation
-from neonlite.backend.objects import serialize
+from neonlite.backend import objects, validation
 from neonlite.callbacks.callback import PRIORITY_CHECKPOINT, PRIORITY_SAVE, PRIORITY_STOP, Callback, check_floats
 from neonlite.callbacks.history import hint_for_name, is_cost
 from neonlite.callbacks.recording import MetricCallback
 from neonlite.files import check_writable, printable
 from neonlite.messages import describe
-from neonlite.optimizers import Optimizer, ReducedSchedule
-from neonlite.optimizers.wrappers import flatten_optimizers
+from neonlite.optimizers import Optimizer, ReducedSchedule, wrappers
 from neonlite.transforms.metrics import recorded_name
 from neonlite.typing import NumPyArray, is_float_array
 
@@ -459,7 +457,7 @@ class ReduceOnPlateau(MonitorCallback):
         scale : float
             The factor of the rates; 1 restores the schedules.
         """
-        for optimizer in flatten_optimizers(self.model.optimizer):
+        for optimizer in wrappers.flatten_optimizers(self.model.optimizer):
             schedule = optimizer.schedule
             while isinstance(schedule, ReducedSchedule):
                 schedule = schedule.schedule
@@ -550,7 +548,7 @@ class EarlyStopCallback(ValueCallback):
         result = self.stop_func(self.state, value)
         label = "EarlyStopCallback: the result of stop_func"
         state, stopped = validation.sequence(label, result, "a pair (state, whether to stop)", count=2)
-        self.state = serialize(state, "EarlyStopCallback: the state that stop_func returned")
+        self.state = objects.serialize(state, "EarlyStopCallback: the state that stop_func returned")
         self.stopped = bool(stopped)
         self.model.finished = self.model.finished or self.stopped
 

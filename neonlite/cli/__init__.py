@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import neonlite as nl
 from neonlite.argparser import ConfigParser, add_backend_option, add_option, number, positive_float, positive_int
 from neonlite.cli import commands
 from neonlite.messages import did_you_mean, use_wordings
-from neonlite.version import __version__
 
 __all__ = ["main"]
 
@@ -36,7 +36,7 @@ def make_parser() -> ConfigParser:
         description="Train and evaluate networks, print their structure, and list what is installed.",
         epilog="Set NEONLITE_DEBUG=1 in the environment to print the traceback of an error.",
     )
-    parser.add_argument("--version", action="version", version=f"neonlite {__version__}")
+    parser.add_argument("--version", action="version", version=f"neonlite {nl.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     rows: tuple[tuple[Callable[..., None], Callable[[ConfigParser], None] | None, str], ...] = (
         (commands.run_train, add_train_options, "train a network on a data set or a CSV file"),
@@ -57,9 +57,6 @@ def make_parser() -> ConfigParser:
 
 def add_train_options(train: ConfigParser) -> None:
     """Add the arguments of the command train."""
-    from neonlite.callbacks import EarlyStop
-    from neonlite.distributed import run
-    from neonlite.models import Model
     from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, RECIPES, csv_mlp
 
     train.add_argument("dataset", type=dataset_or_csv, help=f"{', '.join(RECIPES)}, or a CSV file")
@@ -69,22 +66,22 @@ def add_train_options(train: ConfigParser) -> None:
         "maximum number of epochs, in total with --resume; the learning rate decreases over this number, also if "
         f"training ends earlier (default: that of the recipe; {commands.CSV_EPOCHS} for a CSV file)"
     )
-    add_option(train, "epochs", "-e", of=Model.fit, help=epochs)
+    add_option(train, "epochs", "-e", of=nl.Model.fit, help=epochs)
     patience = (
         "end training when the validation cost has not fallen for N epochs; the weights with the lowest cost are "
         "restored. 0: train all epochs and use the last weights; with --resume, continue also after training has "
         "ended early (default: %(default)s)"
     )
-    add_option(train, "patience", of=EarlyStop, type=non_negative_int, metavar="N", help=patience)
+    add_option(train, "patience", of=nl.callbacks.EarlyStop, type=non_negative_int, metavar="N", help=patience)
     batch_sizes = f"batch size (default: that of the recipe; {commands.CSV_BATCH_SIZE} for a CSV file)"
-    add_option(train, "batch_size", "-z", of=Model.fit, help=batch_sizes)
-    add_option(train, "optimizer", of=Model.fit, choices=OPTIMIZERS, help="%(choices)s (default: adam)")
+    add_option(train, "batch_size", "-z", of=nl.Model.fit, help=batch_sizes)
+    add_option(train, "optimizer", of=nl.Model.fit, choices=OPTIMIZERS, help="%(choices)s (default: adam)")
     rates = "initial learning rate; it decreases to 0 over --epochs by a cosine schedule"
     add_option(train, "lr", type=positive_float, help=rates)
     add_option(train, "save", "-s", "--save_path", type=Path, help="write a checkpoint to FILE after each epoch")
     add_option(train, "resume", type=Path, help="resume training from a checkpoint of --save, and update it")
     add_option(train, "plot", type=Path, metavar="PNG", help="plot the training history with matplotlib")
-    add_option(train, "progress_bar", of=Model.fit, help="do not print progress")
+    add_option(train, "progress_bar", of=nl.Model.fit, help="do not print progress")
     add_seed_option(train)
     add_common_options(train, data=True)
     processes = train.add_argument_group("options for several processes", "needs: pip install 'neonlite[mpi]'")
@@ -94,9 +91,9 @@ def add_train_options(train: ConfigParser) -> None:
     )
     add_option(processes, "processes", "-n", type=positive_int, default=1, metavar="N", help=numbers)
     hosts = "the hosts of the processes, such as host1:2,host2:2, or a host file (default: this host)"
-    add_option(processes, "hosts", of=run, help=hosts)
+    add_option(processes, "hosts", of=nl.distributed.run, help=hosts)
     restarts = "after a process has failed, start all again from the checkpoint of --save, up to N times (default: 0)"
-    add_option(processes, "restarts", of=run, type=non_negative_int, metavar="N", help=restarts)
+    add_option(processes, "restarts", of=nl.distributed.run, type=non_negative_int, metavar="N", help=restarts)
     table = train.add_argument_group("options for a CSV file")
     add_option(table, "target", metavar="COLUMN", help="the column to predict; the other columns are the inputs")
     tasks = (
@@ -108,7 +105,7 @@ def add_train_options(train: ConfigParser) -> None:
     add_option(table, "hidden", of=csv_mlp, nargs="+", metavar="SIZE", help=sizes)
     default = f"0 disables --patience (default: {commands.VALIDATION_SPLIT})"
     split = f"fraction of the rows to validate on, at random; {default}"
-    add_option(table, "validation_split", of=Model.fit, type=fraction, default=None, metavar="FRACTION", help=split)
+    add_option(table, "validation_split", of=nl.Model.fit, type=fraction, default=None, metavar="FRACTION", help=split)
     add_option(table, "ignore", nargs="+", metavar="COLUMN", help="columns that are not inputs")
 
 

@@ -20,12 +20,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TextIO
 
-from neonlite import files
-from neonlite.backend import gen_backend
-from neonlite.backend.runtimes import info
+import neonlite as nl
+from neonlite import files, messages
+from neonlite.backend import runtimes
 from neonlite.files import check_writable, encodable, printable, same_file, write_atomic
-from neonlite.messages import did_you_mean, listed
-from neonlite.version import __version__
 
 # --- output: texts, warnings and errors, with what a terminal cannot print escaped ---
 
@@ -116,12 +114,10 @@ MAX_MATRIX_LABEL = 16  # characters
 
 def format_metrics(model: Any, X: Any, y: Any) -> str:
     """Return metrics of rows as text: with a confusion matrix for classes."""
-    from neonlite.transforms import ConfusionMatrix
-
     rows = f"on {len(y)} row{'s' * (len(y) != 1)}"
     if model.classes is None:
         return ", ".join(f"{name} {value:.4g}" for name, value in model.evaluate(X, y).items()) + f" {rows}"
-    accuracy, matrix = model.evaluate(X, y, ["accuracy", ConfusionMatrix()]).values()
+    accuracy, matrix = model.evaluate(X, y, ["accuracy", nl.transforms.ConfusionMatrix()]).values()
     result = f"accuracy {100 * accuracy:.2f} % {rows}"
     if len(matrix) > MAX_MATRIX_CLASSES:
         return result
@@ -141,8 +137,6 @@ def load_data(
     ``metadata``: that of a recipe or a model, which holds the vocabulary and the time steps of a text.
     ``shrink_batch``: whether to reduce the batch size if a text has too few characters.
     """
-    from neonlite.backend import current_backend
-    from neonlite.data import DATASETS
     from neonlite.data.datasets import load_corpus
 
     if name == "text":
@@ -154,17 +148,15 @@ def load_data(
         corpus = load_corpus(path, **options)
         if shrink_batch:
             limit = (min(map(len, corpus.texts.values())) - 1) // corpus.time_steps
-            current_backend().bsz = max(1, min(current_backend().bsz, limit))
+            nl.backend.current_backend().bsz = max(1, min(nl.backend.current_backend().bsz, limit))
         return corpus, *corpus.iterators()
-    dataset = DATASETS[name](path)
+    dataset = nl.data.DATASETS[name](path)
     return dataset, *dataset.iterators(augment=augment)
 
 
 def make_metric(name: str) -> Any:
     """Return the metric for a data set."""
-    from neonlite.transforms import Accuracy, BitsPerCharacter
-
-    return BitsPerCharacter() if name == "text" else Accuracy()
+    return nl.transforms.BitsPerCharacter() if name == "text" else nl.transforms.Accuracy()
 
 
 def format_evaluation(name: str, model: Any, valid_set: Any) -> str:
@@ -178,12 +170,11 @@ def format_evaluation(name: str, model: Any, valid_set: Any) -> str:
 def run_eval(args: argparse.Namespace) -> None:
     """Evaluate a saved network."""
     from neonlite.layers.buffers import num_features
-    from neonlite.models import Model
     from neonlite.models.training_state import TrainingState
     from neonlite.models.zoo import RECIPES
 
-    be = gen_backend(args.backend, batch_size=TrainingState.read(args.file).get_field(int, "backend", "batch_size"))
-    model = Model(args.file)
+    be = nl.gen_backend(args.backend, batch_size=TrainingState.read(args.file).get_field(int, "backend", "batch_size"))
+    model = nl.Model(args.file)
     if isinstance(args.dataset, Path):
         say(evaluate_csv(args, model))
         return
@@ -229,7 +220,6 @@ def evaluate_csv(args: argparse.Namespace, model: Any) -> str:
 def run_predict(args: argparse.Namespace) -> None:
     """Print the predictions of a network for the rows of a CSV file."""
     from neonlite.data.csv_files import encoded_kinds, format_csv, read_csv
-    from neonlite.models import Model
 
     if args.output:
         files.check_output("--output", args.output)
@@ -238,8 +228,8 @@ def run_predict(args: argparse.Namespace) -> None:
                 raise ValueError(f"--output and {what} are one file, {path}; expected two files")
     elif sys.stdout is None:
         raise OSError("expected an open standard output, got a closed one. Pass --output FILE")
-    gen_backend(args.backend)
-    model: Any = Model(args.file, weights_only=True)
+    nl.gen_backend(args.backend)
+    model: Any = nl.Model(args.file, weights_only=True)
     header = [check_csv_model(args, model)]
     if args.proba and model.classes is None:
         raise ValueError(f"{args.file}: expected a network that predicts classes for --proba, got numbers")
@@ -261,11 +251,10 @@ def run_predict(args: argparse.Namespace) -> None:
 
 def run_sample(args: argparse.Namespace) -> None:
     """Generate text with a saved network."""
-    from neonlite.models import Model
     from neonlite.models.generation import sample
 
-    gen_backend(args.backend)
-    model = Model(args.file, weights_only=True)
+    nl.gen_backend(args.backend)
+    model = nl.Model(args.file, weights_only=True)
     vocab = model.metadata.get("vocab")
     if not vocab or not isinstance(vocab, list) or not all(isinstance(token, str) for token in vocab):
         raise ValueError(
@@ -303,19 +292,17 @@ EXTRA_PACKAGES = {  # extra -> package
 
 def make_optimizer(name: str, rate: float, epochs: int) -> Any:
     """Return an optimizer with a cosine schedule."""
-    from neonlite import optimizers
-
-    schedule = optimizers.CosineSchedule(epochs)
+    schedule = nl.optimizers.CosineSchedule(epochs)
     if name == "sgd":
-        return optimizers.GradientDescentMomentum(rate, 0.9, schedule=schedule)
-    make = {"adam": optimizers.Adam, "adamw": optimizers.AdamW, "rmsprop": optimizers.RMSProp}[name]
+        return nl.optimizers.GradientDescentMomentum(rate, 0.9, schedule=schedule)
+    make = {"adam": nl.optimizers.Adam, "adamw": nl.optimizers.AdamW, "rmsprop": nl.optimizers.RMSProp}[name]
     return make(learning_rate=rate, schedule=schedule)
 
 
 def run_info(args: argparse.Namespace) -> None:
     """Print versions, runtimes and installed extras."""
-    say(f"neonlite {__version__}, Python {sys.version.split()[0]}, NumPy {version('numpy')}")
-    say(f"\nruntimes:\n{info()}\n\nextras:")
+    say(f"neonlite {nl.__version__}, Python {sys.version.split()[0]}, NumPy {version('numpy')}")
+    say(f"\nruntimes:\n{runtimes.info()}\n\nextras:")
     for extra, package in EXTRA_PACKAGES.items():
         try:
             status = f"yes  {package} {version(package)}"
@@ -326,15 +313,13 @@ def run_info(args: argparse.Namespace) -> None:
 
 def run_draw(args: argparse.Namespace) -> None:
     """Print the summary of a network."""
-    from neonlite.layers import Sequential
-    from neonlite.models import Model
     from neonlite.models.zoo import MODELS
 
-    gen_backend(args.backend, batch_size=args.batch_size or 128)
+    nl.gen_backend(args.backend, batch_size=args.batch_size or 128)
     if args.model not in MODELS and Path(args.model).is_file():
-        say(Model(args.model, weights_only=True).summary())
+        say(nl.Model(args.model, weights_only=True).summary())
         return
-    say(Sequential(make_network(args.model), name=args.model).summary(get_input_shape(args)))
+    say(nl.Sequential(make_network(args.model), name=args.model).summary(get_input_shape(args)))
 
 
 def make_network(name: str) -> Any:
@@ -343,7 +328,7 @@ def make_network(name: str) -> Any:
 
     if name not in MODELS:
         expected = f"a file or one of the networks {', '.join(MODELS)}"
-        raise ValueError(f"expected {expected}, got {name}.{did_you_mean(name, MODELS)}")
+        raise ValueError(f"expected {expected}, got {name}.{messages.did_you_mean(name, MODELS)}")
     return MODELS[name]()
 
 
@@ -355,11 +340,7 @@ def get_input_shape(args: argparse.Namespace) -> int | tuple[int, ...]:
 
 def run_bench(args: argparse.Namespace) -> None:
     """Measure the time of training steps."""
-    from neonlite.data import ArrayIterator
-    from neonlite.models import Model
-    from neonlite.transforms import CrossEntropyMulti
-
-    names = [args.backend] if args.backend else [runtime.name for runtime in info() if runtime.is_usable]
+    names = [args.backend] if args.backend else [runtime.name for runtime in runtimes.info() if runtime.is_usable]
     names = [name for name in names if name != "strict" or args.backend]  # the strict runtime is slow, for debugging
     shape, n = get_input_shape(args), args.batch_size or 128
     draw = random.Random(0).random
@@ -373,10 +354,13 @@ def run_bench(args: argparse.Namespace) -> None:
         check_writable("--json", args.json)
     for model in args.models or ["mlp", "lenet"]:
         for name in names:
-            gen_backend(name, rng_seed=0, batch_size=n)
-            data = ArrayIterator(rows, [i % 10 for i in range(n)], 10, lshape=shape)
-            times = Model(make_network(model), data).benchmark(
-                data, cost=CrossEntropyMulti(), optimizer=make_optimizer("adam", 1e-3, 1), niterations=args.iterations
+            nl.gen_backend(name, rng_seed=0, batch_size=n)
+            data = nl.data.ArrayIterator(rows, [i % 10 for i in range(n)], 10, lshape=shape)
+            times = nl.Model(make_network(model), data).benchmark(
+                data,
+                cost=nl.transforms.CrossEntropyMulti(),
+                optimizer=make_optimizer("adam", 1e-3, 1),
+                niterations=args.iterations,
             )
             fprop, bprop, step = (times[part]["median"] for part in ("fprop", "bprop", "iteration"))
             say(f"{f'{model} on {name}':<24}{fprop:>10.2f}{bprop:>10.2f}{step:>10.2f}{1000 * n / step:>12,.0f}")
@@ -431,15 +415,13 @@ def join_processes(args: argparse.Namespace) -> tuple[int, int]:
     The first process exits when those that it has started have ended. Ranks other than 0 print nothing. After a
     restart, they resume from the checkpoint that was saved before.
     """
-    from neonlite.distributed import run, world
-
-    communicator = world()
+    communicator = nl.distributed.world()
     if communicator.size == 1 and args.processes > 1:
         if args.restarts and (args.save.exists() if args.save else not args.resume):
             got = f"{args.save}, which exists. To continue it, use --resume" if args.save else "none"
             raise ValueError(f"--restarts: expected a new file as --save, from which a restart resumes, got {got}")
         command = [sys.executable, "-m", "neonlite.cli", *args.command_line]
-        sys.exit(run(command, args.processes, args.hosts, args.restarts))
+        sys.exit(nl.distributed.run(command, args.processes, args.hosts, args.restarts))
     for option in ("hosts", "restarts"):
         if getattr(args, option) and args.processes == 1:
             raise ValueError(f"--{option}: expected the number of processes, such as -n 4, got none")
@@ -459,10 +441,7 @@ def split_batch(batch_size: int, rank: int, size: int) -> int:
 
 def train_on_dataset(args: argparse.Namespace, rank: int, size: int) -> None:
     """Train a network on a data set by its recipe."""
-    from neonlite.callbacks import Callbacks
-    from neonlite.models import Model
     from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, recipe
-    from neonlite.transforms import CrossEntropyMulti
 
     name, batch_size, metadata = read_resume_file(args) if args.resume else (args.model, args.batch_size, {})
     settings = recipe(args.dataset, name)
@@ -471,26 +450,26 @@ def train_on_dataset(args: argparse.Namespace, rank: int, size: int) -> None:
         raise ValueError(
             f"expected a network for {args.dataset}, one of {', '.join(networks)}, got {settings['model']}."
         )
-    be = gen_backend(args.backend, rng_seed=args.seed or 0, batch_size=batch_size or settings["batch_size"])
+    be = nl.gen_backend(args.backend, rng_seed=args.seed or 0, batch_size=batch_size or settings["batch_size"])
     dataset, train_set, valid_set = load_data(
         args.dataset, args.data_dir, settings["augment"], metadata or settings, not batch_size
     )
     be.bsz = split_batch(be.bsz, rank, size)
     if args.resume:
-        model = Model(args.resume)
+        model = nl.Model(args.resume)
         optimizer, epochs = resume_optimizer(model.optimizer, args)
         run_label = str(args.resume)
     else:
         epochs = args.epochs or settings["epochs"]
         layers = (MODELS | LANGUAGE_MODELS)[settings["model"]](dataset.nclass)
-        model = Model(layers, name=f"{args.dataset}.{settings['model']}")
+        model = nl.Model(layers, name=f"{args.dataset}.{settings['model']}")
         model.metadata = {"vocab": dataset.vocab, "time_steps": dataset.time_steps} if args.dataset == "text" else {}
         if args.dataset == "text" and args.data_dir:
             model.metadata["text"] = args.data_dir.name
         optimizer = make_optimizer(args.optimizer or "adam", args.lr or settings["lr"], epochs)
         run_label = f"{settings['model']}, seed {be.rng_seed},"
     save, progress_bar = args.save or args.resume, not args.no_progress_bar
-    callbacks = Callbacks(
+    callbacks = nl.callbacks.Callbacks(
         model, eval_set=valid_set, metric=make_metric(args.dataset), progress_bar=progress_bar, save_path=save
     )
     for callback in stopping_callbacks(args.patience):
@@ -498,7 +477,7 @@ def train_on_dataset(args: argparse.Namespace, rank: int, size: int) -> None:
     say(f"{dataset!r}; {run_label} on {be.name}")
     start = time.perf_counter()
     with print_resume_command(args):
-        model.fit(train_set, CrossEntropyMulti(), optimizer, epochs, callbacks, distributed=size > 1)
+        model.fit(train_set, nl.transforms.CrossEntropyMulti(), optimizer, epochs, callbacks, distributed=size > 1)
     if rank:
         return
     check_finite(model, save)
@@ -508,9 +487,7 @@ def train_on_dataset(args: argparse.Namespace, rank: int, size: int) -> None:
 
 def stopping_callbacks(patience: int) -> list[Any]:
     """Return the callbacks that end training: for NaN, and for a validation cost that no longer falls."""
-    from neonlite.callbacks import EarlyStop, TerminateOnNaN
-
-    return [TerminateOnNaN(), *([EarlyStop(patience)] if patience else [])]
+    return [nl.callbacks.TerminateOnNaN(), *([nl.callbacks.EarlyStop(patience)] if patience else [])]
 
 
 def check_finite(model: Any, save: Path | None) -> None:
@@ -543,9 +520,7 @@ def finish_training(args: argparse.Namespace, model: Any, history: Any, save: Pa
 
 def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
     """Train a network on the rows of a CSV file."""
-    from neonlite.callbacks import SerializeModelCallback
     from neonlite.data.csv_files import read_csv
-    from neonlite.models import Model
     from neonlite.models.training_data import split_rows
     from neonlite.models.zoo import csv_mlp
 
@@ -554,7 +529,7 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
     label = target if args.task == "classify" else None
     table = read_csv(args.dataset, lambda name: None if name in ignored else "text" if name == label else "any")
     if target is None:
-        raise ValueError(f"--target: expected the column to predict, one of {listed(table.names)}, got none")
+        raise ValueError(f"--target: expected the column to predict, one of {messages.listed(table.names)}, got none")
     table.check_names(target, option="--target")
     table.check_names(*ignored, option="--ignore")
     if target in ignored:
@@ -569,15 +544,15 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
         )
     is_classes, y = choose_task(table, target, args.task)
     X = {name: table.values(name) for name in names}
-    be = gen_backend(args.backend, rng_seed=args.seed or 0)
+    be = nl.gen_backend(args.backend, rng_seed=args.seed or 0)
     args.batch_size = args.batch_size or CSV_BATCH_SIZE
     if args.resume:
-        model = Model(args.resume)
+        model = nl.Model(args.resume)
         optimizer, epochs = resume_optimizer(model.optimizer, args)
     else:
         epochs = args.epochs or CSV_EPOCHS
         layers = csv_mlp(len(set(y.tolist())) if is_classes else None, args.hidden or HIDDEN_SIZES)
-        model = Model(layers, name=table.path.stem)
+        model = nl.Model(layers, name=table.path.stem)
         settings = {name: getattr(args, name) for name in CSV_SETTINGS}
         model.metadata = {"target": target, "csv": {**settings, "rows": len(table)}}
         optimizer = make_optimizer(args.optimizer or "adam", args.lr or CSV_RATE, epochs)
@@ -590,7 +565,7 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
     callbacks = stopping_callbacks(args.patience if split else 0)
     save = args.save or args.resume
     if save:
-        callbacks.append(SerializeModelCallback(save))
+        callbacks.append(nl.callbacks.SerializeModelCallback(save))
     start = time.perf_counter()
     with print_resume_command(args):
         history = model.fit(
@@ -712,13 +687,12 @@ def read_csv_settings(args: argparse.Namespace) -> int:
 
 def read_resume_file(args: argparse.Namespace) -> tuple[str | None, int, dict[str, Any]]:
     """Return the name of the network, the batch size and the metadata of the checkpoint to resume from."""
-    from neonlite.models.training_state import TrainingState
-    from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, RECIPES
+    from neonlite.models import training_state, zoo
 
     check_resume_options(args, "model", "optimizer", "lr", "batch_size", "seed")
-    state = TrainingState.read(args.resume)
+    state = training_state.TrainingState.read(args.resume)
     dataset, _, name = state.get_field(str, "name").rpartition(".")
-    if dataset in RECIPES and dataset != args.dataset:
+    if dataset in zoo.RECIPES and dataset != args.dataset:
         raise ValueError(
             f"{args.resume}: expected a network trained on {args.dataset}, got one trained on {dataset}. "
             f"Run: neonlite train {dataset} --resume {args.resume}"
@@ -729,14 +703,12 @@ def read_resume_file(args: argparse.Namespace) -> tuple[str | None, int, dict[st
             f"{args.resume}: expected a network trained on {args.dataset}, got one trained on a CSV file. "
             f"Run: neonlite train data.csv --resume {args.resume}"
         )
-    return name if name in MODELS | LANGUAGE_MODELS else None, batch_size, metadata
+    return name if name in zoo.MODELS | zoo.LANGUAGE_MODELS else None, batch_size, metadata
 
 
 def resume_optimizer(optimizer: Any, args: argparse.Namespace) -> tuple[Any, int]:
     """Return the optimizer of a checkpoint and the total number of epochs; --epochs overrides the latter."""
-    from neonlite.optimizers import CosineSchedule
-
-    if optimizer is None or not isinstance(optimizer.schedule, CosineSchedule):
+    if optimizer is None or not isinstance(optimizer.schedule, nl.optimizers.CosineSchedule):
         raise ValueError(
             f"{args.resume}: expected a checkpoint of neonlite train, got another model. "
             "Resume it by Model(path).fit(...)."

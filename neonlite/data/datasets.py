@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from neonlite.backend import current_backend
 from neonlite.backend.validation import check_boolean_fields, check_number, checks_arguments, integer, one_of
-from neonlite.data import file_formats
+from neonlite.data import file_formats, minibatches
 from neonlite.data.file_formats import SearchLocation, find_files
 from neonlite.data.iterator import ArrayIterator, NervanaDataIterator
-from neonlite.data.minibatches import Augmentation
 from neonlite.data.text import Text, Tokenizer, clean_string, get_paddedXY, get_tokenizer, read_text, split_text
 from neonlite.name_hints import DATASET, add_hints
 
@@ -150,7 +149,7 @@ class Dataset(NamedIterators[ArrayIterator]):
         self,
         batch_size: int | None = None,
         shuffle: bool | None = None,
-        augment: Augmentation | Sequence[Augmentation] | None = None,
+        augment: minibatches.Augmentation | Sequence[minibatches.Augmentation] | None = None,
     ) -> tuple[ArrayIterator, ArrayIterator]:
         """Return iterators over the training and the test part.
 

@@ -14,14 +14,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from neonlite import messages, optree, typing
 from neonlite.backend import Backend, Tensor
 from neonlite.backend.batch_size import Shard
 from neonlite.backend.planning.assignment import write_array
 from neonlite.backend.random import PURPOSES, philox
 from neonlite.backend.validation import check_boolean_fields, check_keys, check_number, function, integer, pair
-from neonlite.messages import describe
-from neonlite.optree import Operand
-from neonlite.typing import LayerShape
 
 RowIndex = slice | NDArray[np.int64]
 Span = tuple[slice, RowIndex]  # columns of a minibatch, and the rows of the data that they hold
@@ -420,7 +418,7 @@ class RowSource:
             self._gather_buffer = np.empty((len(rows), self.array.shape[1]), self.array.dtype)
         return self.array.take(rows, axis=0, out=self._gather_buffer[: len(rows)], mode="clip")
 
-    def get_columns(self, rows: RowIndex) -> NDArray[Any] | Operand:
+    def get_columns(self, rows: RowIndex) -> NDArray[Any] | optree.Operand:
         """Return rows as columns (F, m): an array, or an op-tree if the data is on a device."""
         if self.tensor is None:
             return self.get_rows(rows).T
@@ -454,7 +452,7 @@ class MinibatchBuffers(BufferPool[tuple[Tensor, Tensor, Any]]):
     def __init__(
         self,
         be: Backend,
-        shape: LayerShape,
+        shape: typing.LayerShape,
         name: str,
         scale: tuple[float, float] | None = None,
         nclass: int | None = None,
@@ -493,7 +491,7 @@ class MinibatchBuffers(BufferPool[tuple[Tensor, Tensor, Any]]):
             tensor[:] = final_tree
         return tensor
 
-    def _one_hot(self, labels: NDArray[Any] | Operand) -> NDArray[Any] | Operand:
+    def _one_hot(self, labels: NDArray[Any] | optree.Operand) -> NDArray[Any] | optree.Operand:
         """Return labels (1, m), which are checked, as one-hot columns."""
         if isinstance(labels, np.ndarray) and not self.be.runtime.has_device_memory:
             columns: NDArray[np.bool_] = labels == self._classes
@@ -688,7 +686,7 @@ def check_augmentations(augment: Any, shape: object, dtype: DTypeLike) -> Images
         function("augment", augmentation, "functions of images and random bits, such as Flip(),")
         result = augmentation(images, np.zeros((1, 4), np.uint64))
         if not isinstance(result, np.ndarray) or result.ndim != 4 or len(result) != 1:
-            got = f"an array {result.shape}" if isinstance(result, np.ndarray) else describe(result)
+            got = f"an array {result.shape}" if isinstance(result, np.ndarray) else messages.describe(result)
             raise TypeError(
                 f"augment: expected {augmentation!r} to return images (n, C, H, W), as many as it gets, "
                 f"got {got} for one image."
@@ -774,7 +772,7 @@ class Preprocessing:
 
     @classmethod
     def from_description(
-        cls, description: object, mean: NDArray[Any] | None, shape: LayerShape | list[LayerShape]
+        cls, description: object, mean: NDArray[Any] | None, shape: typing.LayerShape | list[typing.LayerShape]
     ) -> Preprocessing:
         """Create the preprocessing of inputs from its description. Raise ValueError if that or the mean is invalid."""
         description = check_keys("preprocessing", description, ("factor", "offset", "integers"))

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend import Backend, Tensor
-from neonlite.backend.batch_size import complete_batch_size
+from neonlite.backend import Backend, Tensor, batch_size
 from neonlite.backend.tensor import OneHot
 from neonlite.backend.validation import instance, integer
 from neonlite.data.iterator import IteratorState, Minibatch, ResumableIterator, check_all_finite
@@ -109,11 +108,11 @@ class ContiguousIterator(ResumableIterator):
     @property
     def ndata(self) -> int:  # type: ignore[override]
         """Number of slices of T steps per epoch, N per minibatch; 0 if the batch size is not set."""
-        n = complete_batch_size(self.be)
+        n = batch_size.complete_batch_size(self.be)
         return n * (self.length // (n * self.time_steps)) if n else 0
 
     def _current_epoch(self) -> Epoch:
-        n = complete_batch_size(self.be)
+        n = batch_size.complete_batch_size(self.be)
         if n and self.length < n * self.time_steps:
             raise ValueError(
                 f"{self.name}: expected at least {n * self.time_steps} {self.unit} with a target, for batch size {n} "

@@ -10,12 +10,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from neonlite.backend import Tensor
-from neonlite.backend.validation import check_number, integer, one_of
-from neonlite.data.file_formats import find_files, read_bytes
-from neonlite.data.iterator import Minibatch
-from neonlite.data.minibatches import Epoch, MinibatchBuffers, RowSource, permutation
-from neonlite.data.sequences import ContiguousIterator, TokenBuffers, TokenIterator
+from neonlite.backend import Tensor, validation
+from neonlite.data import file_formats, iterator, minibatches, sequences
 from neonlite.files import write_atomic
 from neonlite.messages import describe, truncate_message
 from neonlite.typing import ArrayLike
@@ -39,7 +35,7 @@ def read_text(path: str | Path) -> str:
         state = "which is a folder" if path.is_dir() else "which does not exist"
         raise FileNotFoundError(f"read_text: expected a text file, got {path}, {state}")
     try:
-        text = read_bytes(path).decode("utf-8")
+        text = file_formats.read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"read_text: expected {path} in UTF-8, got byte 0x{error.object[error.start]:02x} at offset {error.start}: "
@@ -57,7 +53,7 @@ def split_text(name: str, text: str, valid_split: float) -> tuple[str, str]:
 
     The first part ends with white space if there is any among its last 100 characters.
     """
-    check_number(f"{name}: valid_split", valid_split, above=0, high=1)
+    validation.check_number(f"{name}: valid_split", valid_split, above=0, high=1)
     cut = len(text) - round(len(text) * valid_split)
     if not 0 < cut < len(text):
         raise ValueError(
@@ -147,7 +143,7 @@ def ids_to_tokens(name: str, ids: ArrayLike, vocab: Sequence[str]) -> list[str]:
 # --- Text: minibatches of a text for language modeling, with the next tokens as targets ---
 
 
-class Text(ContiguousIterator, TokenIterator):
+class Text(sequences.ContiguousIterator, sequences.TokenIterator):
     """Iterator over minibatches of a text for language modeling; the targets are the next tokens.
 
     The text is split into N contiguous parts, and the tokens are arranged as (N, nbatches, T). Sequence n of a
@@ -218,7 +214,7 @@ class Text(ContiguousIterator, TokenIterator):
             text = read_text(path)
         elif path is not None or text is None:
             raise ValueError(f"{self.name}: expected either path or text, got {'neither' if path is None else 'both'}")
-        self.time_steps = self.seq_length = integer(f"{self.name}: time_steps", time_steps)
+        self.time_steps = self.seq_length = validation.integer(f"{self.name}: time_steps", time_steps)
         self.tokenizer = tokenizer
         self.onehot_input, self.reverse_target = bool(onehot_input), bool(reverse_target)
         self.get_prev_target = bool(get_prev_target)
@@ -339,7 +335,7 @@ class Text(ContiguousIterator, TokenIterator):
         """The token ids of the targets, (N, nbatches, T)."""
         return self.X[:, :, ::-1] if self.reverse_target else self._split(self.token_ids[1:])
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
+    def fill_minibatch(self, epoch: minibatches.Epoch, k: int, values: object) -> iterator.Minibatch:
         n = epoch.num_columns(k)
         every = slice(0, n)
         tokens = self.minibatch_slice(self.token_ids, epoch, k).T
@@ -353,7 +349,7 @@ class Text(ContiguousIterator, TokenIterator):
 # --- TextNMT: minibatches of sentence pairs for machine translation ---
 
 
-class TextNMT(TokenIterator):
+class TextNMT(sequences.TokenIterator):
     """Iterator over minibatches of sentences and their translations, read line by line from two files.
 
     Inputs are token ids (1, T * N), or one-hot (V, T * N). Targets are (t, mask): the one-hot translation, which ends
@@ -425,8 +421,8 @@ class TextNMT(TokenIterator):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        check_number(f"{self.name}: subset_pct", subset_pct, above=0, at_most=100)
-        self.time_steps = self.seq_length = integer(f"{self.name}: time_steps", time_steps)
+        validation.check_number(f"{self.name}: subset_pct", subset_pct, above=0, at_most=100)
+        self.time_steps = self.seq_length = validation.integer(f"{self.name}: time_steps", time_steps)
         self.tokenizer = "words" if tokenizer is None else tokenizer
         self.onehot_input, self.get_prev_target = bool(onehot_input), bool(get_prev_target)
         self.shuffle, self.partial_last = bool(shuffle), bool(partial_last)
@@ -447,10 +443,10 @@ class TextNMT(TokenIterator):
         self.nout = self.nclass
         self.ndata = len(sentences[0])
         arrays, mask = self._encode_pairs(sentences)
-        self.sources = [RowSource(self.be, array, True) for array in arrays]
-        self._mask_source = RowSource(self.be, mask, True)
+        self.sources = [minibatches.RowSource(self.be, array, True) for array in arrays]
+        self._mask_source = minibatches.RowSource(self.be, mask, True)
         self._create_buffers((len(self.s_vocab), self.nclass, self.nclass), onehot_input)
-        self._mask = MinibatchBuffers(self.be, (1, self.time_steps), f"{self.name}.mask")
+        self._mask = minibatches.MinibatchBuffers(self.be, (1, self.time_steps), f"{self.name}.mask")
         if self.be.bsz:
             self._current_epoch()
 
@@ -463,7 +459,7 @@ class TextNMT(TokenIterator):
                 raise ValueError(f"{self.name}: expected path to be a folder or two files, got {len(path)} files")
             return [Path(file) for file in path]
         names = [".".join(filter(None, (dataset, split, language))) for language in languages]
-        return find_files(self.name, [names], path)
+        return file_formats.find_files(self.name, [names], path)
 
     def _read_pairs(self, files: list[Path], subset_pct: float) -> tuple[list[list[str]], list[list[str]]]:
         """Return the tokens of the sentences and of the translations, for the pairs that fit into T steps."""
@@ -520,10 +516,10 @@ class TextNMT(TokenIterator):
         end = tokens.index(EOS) if EOS in tokens else len(tokens)
         return join_tokens((token for token in tokens[:end] if token != PAD), self.tokenizer)
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
+    def fill_minibatch(self, epoch: minibatches.Epoch, k: int, values: object) -> iterator.Minibatch:
         num_columns, spans = epoch.num_columns(k), epoch.spans(k)
 
-        def fill(buffers: TokenBuffers, source: RowSource, delay: int = 0) -> Tensor:
+        def fill(buffers: sequences.TokenBuffers, source: minibatches.RowSource, delay: int = 0) -> Tensor:
             return buffers.fill(num_columns, ((columns, source.get_rows(rows).T) for columns, rows in spans), delay)
 
         x, t = fill(self._inputs, self.sources[0]), fill(self._targets, self.sources[2])
@@ -598,10 +594,10 @@ def pad_sentences(
     >>> pad_sentences([[5, 6], [7, 8, 9, 10]], 3).tolist()
     [[0, 5, 6], [8, 9, 10]]
     """
-    one_of("pad_sentences: pad_from", pad_from, ("left", "right"))
+    validation.one_of("pad_sentences: pad_from", pad_from, ("left", "right"))
     if sentence_length is None:
         sentence_length = max(map(len, sentences), default=0)
-    sentence_length = integer("pad_sentences: sentence_length", sentence_length)
+    sentence_length = validation.integer("pad_sentences: sentence_length", sentence_length)
     padded = np.full((len(sentences), sentence_length), pad_val, dtype)
     for row, sentence in zip(padded, sentences, strict=True):
         if pad_from == "right":
@@ -657,7 +653,7 @@ def get_paddedXY(
         raise ValueError(
             f"get_paddedXY: expected as many sentences as labels, at least one, got {len(X)} and {len(labels)}"
         )
-    order = permutation(seed, 0, len(labels)) if shuffle else np.arange(len(labels))
+    order = minibatches.permutation(seed, 0, len(labels)) if shuffle else np.arange(len(labels))
     rows = []
     for i in order:
         ids = [word + index_from for word in X[i]]
@@ -694,7 +690,7 @@ def pad_data(
         (X_train, y_train), (X_test, y_test), and the number of classes.
     """
     padded, labels = get_paddedXY(X, y, **cast(dict[str, Any], options))
-    check_number("pad_data: test_split", test_split, above=0, high=1)
+    validation.check_number("pad_data: test_split", test_split, above=0, high=1)
     split_index = round(len(labels) * (1 - test_split))
     return (
         (padded[:split_index], labels[:split_index]),

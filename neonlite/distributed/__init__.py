@@ -25,8 +25,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
-from neonlite.backend.objects import declare_builtin
-from neonlite.backend.validation import function, integer
+from neonlite import messages, name_hints
+from neonlite.backend import objects, validation
 from neonlite.distributed import supervisor
 from neonlite.distributed.communicator import (
     INSTALL_COMMAND,
@@ -40,8 +40,6 @@ from neonlite.distributed.communicator import (
 )
 from neonlite.distributed.optimizer import Distributed
 from neonlite.files import write_atomic
-from neonlite.messages import describe
-from neonlite.name_hints import module_getattr
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -49,9 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["Communicator", "Distributed", "MPICommunicator", "NcclCommunicator", "launch", "world"]
 
 if not TYPE_CHECKING:
-    __getattr__ = module_getattr(__name__)
+    __getattr__ = name_hints.module_getattr(__name__)
 
-declare_builtin([Distributed])
+objects.declare_builtin([Distributed])
 
 # --- start processes by MPI: run a script in each (``run``), or call a Python function in each (``launch``) ---
 #
@@ -137,7 +135,7 @@ def run(arguments: Sequence[str], n: int, hosts: str | None = None, restarts: in
     hello
     0
     """
-    integer("run: restarts", restarts, 0)
+    validation.integer("run: restarts", restarts, 0)
     command = mpiexec_command(arguments, n, hosts)
     for count in range(restarts + 1):
         launcher, start = Launcher(), time.monotonic()
@@ -157,7 +155,7 @@ def mpiexec_command(arguments: Sequence[str], n: int, hosts: str | None = None) 
 
     mpiexec is that beside Python's executable, as of the package mpich, else that on PATH.
     """
-    n = integer("mpiexec: n", n)
+    n = validation.integer("mpiexec: n", n)
     if sys.platform == "win32":
         raise NotImplementedError(
             "several processes: expected Linux or macOS, got Windows, where signals cannot be forwarded. Use one "
@@ -365,9 +363,9 @@ def launch(fn: Callable[..., Any], n: int, *args: Any, hosts: str | None = None,
     >>> launch(lambda x: world().size * x, 2, 10)  # doctest: +SKIP
     20
     """
-    n, fn = integer("launch: n", n), function("launch: fn", fn)
+    n, fn = validation.integer("launch: n", n), validation.function("launch: fn", fn)
     command = mpiexec_command([sys.executable, "-c", RUN_CALL], n, hosts)
-    call = dump((fn, args, kwargs), f"a function and arguments that can be pickled, got {describe(fn)}")
+    call = dump((fn, args, kwargs), f"a function and arguments that can be pickled, got {messages.describe(fn)}")
     python_path = os.pathsep.join(path or os.getcwd() for path in sys.path)
     env = environment(n, hosts) | {"PYTHONPATH": python_path}
     files = Path(os.getcwd() if hosts else tempfile.gettempdir()) / f"neonlite-{secrets.token_hex(8)}"
@@ -429,7 +427,7 @@ def run_call(folder: str, n: int) -> None:
         result = fn(*args, **kwargs)
         if rank == 0:
             kind = TypeError
-            data = dump(result, f"a result that can be pickled, got {describe(result)}")
+            data = dump(result, f"a result that can be pickled, got {messages.describe(result)}")
             kind = RuntimeError
             write_atomic(files / "result", data)
     except BaseException as error:

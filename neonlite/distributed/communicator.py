@@ -23,13 +23,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend import Backend, Tensor
-from neonlite.backend.batch_size import Shard, use_shard
-from neonlite.backend.validation import check_number, import_extra
+from neonlite import messages, typing
+from neonlite.backend import Backend, Tensor, batch_size, validation
 from neonlite.distributed.monitor import LOOPBACK, Monitor
 from neonlite.distributed.supervisor import MPICH_PREFIX, SHARED_MEMORY, shared_memory_files, unused_files
-from neonlite.messages import describe
-from neonlite.typing import HALF_DTYPES
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -173,6 +170,7 @@ class Communicator:
         Tensor or numpy.ndarray
             The buffer.
         """
+        self.broadcast_parts([(buffer, root)])
         return buffer
 
     def broadcast_parts(self, parts: Sequence[tuple[Tensor | NDArray[Any], int]]) -> None:
@@ -235,7 +233,7 @@ class Communicator:
         self.monitor.fail(RuntimeError(message))
 
     @contextmanager
-    def sharded(self, be: Backend) -> Iterator[Shard | None]:
+    def sharded(self, be: Backend) -> Iterator[batch_size.Shard | None]:
         """Split minibatches over the processes, within a ``with`` block.
 
         Data iterators of neonlite then yield ``be.bsz`` columns of a minibatch with those of all processes, in the
@@ -252,8 +250,8 @@ class Communicator:
                 f"Communicator.sharded: expected a batch size on every process, got {sizes}. Set be.bsz first."
             )
         start = sum(sizes[: self.rank])
-        shard = Shard(start, start + be.bsz, sum(sizes), self) if self.size > 1 else None
-        with use_shard(be, shard):
+        shard = batch_size.Shard(start, start + be.bsz, sum(sizes), self) if self.size > 1 else None
+        with batch_size.use_shard(be, shard):
             yield shard
 
 
@@ -300,7 +298,7 @@ class MPICommunicator(Communicator):
     def sum_gradients(self, buffer: Buffer, deterministic: bool = False) -> Buffer:
         if not self.compress_gradients:
             return self.all_reduce(buffer, deterministic)
-        bfloat16 = import_extra("ml_dtypes", "world().compress_gradients", "mpi").bfloat16
+        bfloat16 = validation.import_extra("ml_dtypes", "world().compress_gradients", "mpi").bfloat16
         return self._sum(buffer, True, np.dtype(bfloat16))
 
     def _sum(self, buffer: Buffer, deterministic: bool, sent: np.dtype[Any] | None = None) -> Buffer:
@@ -334,10 +332,6 @@ class MPICommunicator(Communicator):
         add_in_order(parts, total)
         self.comm.Allgather(total.astype(sent, copy=False).view(raw), padded.view(raw))
         values[:] = padded.reshape(-1)[: values.size]
-
-    def broadcast(self, buffer: Buffer, root: int = 0) -> Buffer:
-        self.broadcast_parts([(buffer, root)])
-        return buffer
 
     def broadcast_parts(self, parts: Sequence[tuple[Tensor | NDArray[Any], int]]) -> None:
         with self.monitor.waiting("broadcast"), ExitStack() as stack:
@@ -412,7 +406,7 @@ class NcclCommunicator(MPICommunicator):
     def _start_sum(self, buffer: Tensor | NDArray[Any], deterministic: bool) -> None:
         """Sum a buffer on NCCL's stream, after what the current stream computes, or at once by MPI."""
         array: Any = buffer._array if isinstance(buffer, Tensor) else buffer
-        is_half = array.dtype.name in HALF_DTYPES
+        is_half = array.dtype.name in typing.HALF_DTYPES
         if not self.is_asynchronous(buffer) or not (is_half or array.dtype.name in NCCL_DTYPES):
             super().all_reduce(buffer, deterministic)
             return
@@ -433,10 +427,6 @@ class NcclCommunicator(MPICommunicator):
         if self.has_started:
             self._wait(self.stream, sys.modules["cupy"].cuda.get_current_stream())
             self.has_started = False
-
-    def broadcast(self, buffer: Buffer, root: int = 0) -> Buffer:
-        self.broadcast_parts([(buffer, root)])
-        return buffer
 
     def broadcast_parts(self, parts: Sequence[tuple[Tensor | NDArray[Any], int]]) -> None:
         if not all(self.is_asynchronous(buffer) for buffer, _ in parts):
@@ -518,9 +508,9 @@ def host_array(buffer: Tensor | NDArray[Any], half: np.dtype[Any] | None = None)
         except BufferError:  # on a GPU
             values, copied = buffer.get(), True
     elif not isinstance(buffer, np.ndarray):
-        raise TypeError(f"Communicator: expected a tensor or a NumPy array, got {describe(buffer)}")
+        raise TypeError(f"Communicator: expected a tensor or a NumPy array, got {messages.describe(buffer)}")
     original = values
-    if half is not None and values.dtype.name in HALF_DTYPES:
+    if half is not None and values.dtype.name in typing.HALF_DTYPES:
         values = values.astype(half)
     values = np.ascontiguousarray(values)
     yield values
@@ -566,7 +556,7 @@ def world(timeout: float | None = None) -> Communicator:
     global _world
     if _world is None:
         _world = connect(
-            timeout_of_environment() if timeout is None else check_number("world: timeout", timeout, above=0)
+            timeout_of_environment() if timeout is None else validation.check_number("world: timeout", timeout, above=0)
         )
     return _world
 
@@ -575,7 +565,7 @@ def timeout_of_environment() -> float:
     """Return the seconds of NEONLITE_TIMEOUT; the default if it is not set."""
     text = os.environ.get("NEONLITE_TIMEOUT", str(DEFAULT_TIMEOUT))
     try:
-        return check_number("NEONLITE_TIMEOUT", float(text), above=0)
+        return validation.check_number("NEONLITE_TIMEOUT", float(text), above=0)
     except ValueError:
         raise ValueError(f"NEONLITE_TIMEOUT: expected seconds > 0, such as 300, got {text!r}") from None
 

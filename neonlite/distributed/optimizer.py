@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from neonlite.backend import Backend, Tensor
-from neonlite.backend.batch_size import Shard, use_shard
-from neonlite.backend.validation import checked_dataclass
+from neonlite.backend import Backend, Tensor, batch_size, validation
 from neonlite.distributed.communicator import Communicator, MPICommunicator, world
 from neonlite.layers import Sequential
-from neonlite.optimizers import Optimizer
+from neonlite.optimizers import Optimizer, wrappers
 from neonlite.optimizers.optimizer import Settings, get_param_list, merge_contiguous, pass_last_write, sort_by_address
-from neonlite.optimizers.wrappers import OptimizerWrapper
 from neonlite.optree import Operand
 from neonlite.tree_structure import refuse_in_trace
 from neonlite.version import __version__
@@ -219,8 +216,8 @@ def merge_adjacent(layers: Sequence[Layer]) -> list[Tensor]:
 # --- distributed: an optimizer that sums gradients over all processes, for a custom training loop ---
 
 
-@checked_dataclass
-class Distributed(OptimizerWrapper):
+@validation.checked_dataclass
+class Distributed(wrappers.OptimizerWrapper):
     """Wrap an optimizer: gradients are summed over all processes, and divided by the batch size of all together.
 
     ``Model.fit(..., distributed=True)`` needs no wrapper. In a custom training loop, create the network with the same
@@ -287,8 +284,8 @@ class Distributed(OptimizerWrapper):
         shard = be.minibatch_shard
         if shard is None:
             total = communicator.all_reduce(np.array([be.bsz]))[0]
-            shard = Shard(0, be.bsz, int(total), communicator)
-        with use_shard(be, shard):
+            shard = batch_size.Shard(0, be.bsz, int(total), communicator)
+        with batch_size.use_shard(be, shard):
             self.wrapped.optimize(layers, epoch)
 
     def _check_weights(self, communicator: Communicator, weights: Sequence[Tensor]) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.objects import Serializable
-from neonlite.backend.validation import boolean, check_numbers, distinct, one_of, sequence, warn
+from neonlite.backend import objects, validation
 from neonlite.data.iterator import check_all_finite
 from neonlite.encoders import frame_columns, is_frame, read_column, refuse_unread
 from neonlite.encoders.inputs import check_deviations, moments
@@ -20,7 +19,7 @@ LABEL_KINDS = {"str": "UT", "int": "iu", "float": "f", "bool": "b"}  # Python ty
 LABEL_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 
 
-class TargetEncoder(Serializable):
+class TargetEncoder(objects.Serializable):
     """Base class of target encoders.
 
     The constructor arguments of subclasses are JSON data, which checkpoints store.
@@ -104,9 +103,9 @@ class ClassEncoder(TargetEncoder):
 
     def __init__(self, classes: Sequence[Any], dtype: str, one_hot: bool = False, name: str | None = None) -> None:
         super().__init__(name)
-        self.dtype = one_of(f"{self.classnm}: dtype", dtype, LABEL_KINDS)
-        self.classes: list[Any] = distinct(f"{self.classnm}: classes", classes, LABEL_TYPES[self.dtype])
-        self.one_hot = boolean(f"{self.classnm}: one_hot", one_hot)
+        self.dtype = validation.one_of(f"{self.classnm}: dtype", dtype, LABEL_KINDS)
+        self.classes: list[Any] = validation.distinct(f"{self.classnm}: classes", classes, LABEL_TYPES[self.dtype])
+        self.one_hot = validation.boolean(f"{self.classnm}: one_hot", one_hot)
         self.num_outputs = len(self.classes)
         if self.one_hot and (self.dtype != "int" or self.classes != [*range(self.num_outputs)]):
             raise ValueError(f"{self.classnm}: expected classes from 0 for one-hot data, got {describe(self.classes)}")
@@ -121,7 +120,7 @@ class ClassEncoder(TargetEncoder):
         labels, num_classes = set(y.ravel().tolist()), max(num_outputs, 2)
         if labels <= {*range(num_classes)}:
             if len(labels) == 1:
-                warn(
+                validation.warn(
                     f"{where}: all rows of y have the class {describe(*labels)}, so there is nothing to learn. Check y."
                 )
             return cls(np.arange(num_classes).astype(kind).tolist(), kind)
@@ -176,7 +175,7 @@ class IndicatorEncoder(TargetEncoder):
 
     def __init__(self, names: Sequence[str], name: str | None = None) -> None:
         super().__init__(name)
-        self.names = distinct(f"{self.classnm}: names", names, str)
+        self.names = validation.distinct(f"{self.classnm}: names", names, str)
         self.num_outputs = len(self.names)
 
     def encode(self, where: str, y: Any) -> NDArray[Any]:
@@ -215,12 +214,12 @@ class NumberEncoder(TargetEncoder):
     ) -> None:
         super().__init__(name)
         self.mean, self.deviation = mean, deviation
-        self.is_vector = boolean(f"{self.classnm}: is_vector", is_vector)
+        self.is_vector = validation.boolean(f"{self.classnm}: is_vector", is_vector)
         self.num_outputs = 1 if self.is_vector else None
         if mean is not None or deviation is not None:
-            n = self.num_outputs or len(sequence(f"{self.classnm}: mean", mean))
+            n = self.num_outputs or len(validation.sequence(f"{self.classnm}: mean", mean))
             self.num_outputs = n
-            self.mean = check_numbers(f"{self.classnm}: mean", mean, n, "output")
+            self.mean = validation.check_numbers(f"{self.classnm}: mean", mean, n, "output")
             self.deviation = check_deviations(f"{self.classnm}: deviation", deviation, n)
 
     @classmethod

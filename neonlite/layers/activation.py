@@ -6,23 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Self, TypeAlias, TypeVar
 
-from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.batch_size import draw_samples
-from neonlite.backend.objects import has_builtin_method, is_builtin
-from neonlite.backend.validation import check_number, from_name, function, instance, integer
+from neonlite.backend import NervanaObject, Tensor, batch_size, objects, validation
 from neonlite.layers.buffers import Operands, Trees, num_features, num_steps, plain
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.messages import describe
 from neonlite.optree import Operand
-from neonlite.transforms import Softmax, Transform
-from neonlite.transforms.functions import ACTIVATIONS
+from neonlite.transforms import Softmax, Transform, functions
 from neonlite.tree_structure import note_activation
 
 
 def check_activation(where: str, value: object, example: str = "Rectlin()") -> Transform:
     """Return a transform, a new one for the name of one; TypeError or ValueError for anything else."""
-    transform = from_name(where, value, ACTIVATIONS)
-    return instance(where, transform, Transform, f"a transform, such as {example},")
+    transform = validation.from_name(where, value, functions.ACTIVATIONS)
+    return validation.instance(where, transform, Transform, f"a transform, such as {example},")
 
 
 class Activation(Layer):
@@ -49,14 +45,14 @@ class Activation(Layer):
         self.transform.be = self.be
         self.shortcut = False  # set by the cost if this is the last layer
         if (axis := getattr(self.transform, "axis", None)) is not None:
-            integer(f"{self.name}: axis of {self.transform.classnm}", axis, -2, 1)  # outputs have two axes
+            validation.integer(f"{self.name}: axis of {self.transform.classnm}", axis, -2, 1)  # outputs have two axes
         self.out_shape = self.in_shape
         return self
 
     @property
     def takes_images(self) -> bool:  # type: ignore[override]
         """Whether the transform is a built-in one of single elements."""
-        return is_builtin(type(self.transform)) and not isinstance(self.transform, Softmax)
+        return objects.is_builtin(type(self.transform)) and not isinstance(self.transform, Softmax)
 
     @property
     def is_expression(self) -> bool:
@@ -67,7 +63,9 @@ class Activation(Layer):
     def has_custom_derivative(self) -> bool:
         """Whether f has a derivative that is not that of its formula: of a custom class, or of an instance."""
         f = self.transform
-        return not all(has_builtin_method(type(f), name) and name not in vars(f) for name in ("bprop", "backward"))
+        return not all(
+            objects.has_builtin_method(type(f), name) and name not in vars(f) for name in ("bprop", "backward")
+        )
 
     def formula(self, x: Tensor) -> Operand:
         """Return ``f(x)``."""
@@ -129,7 +127,7 @@ class Dropout(Layer):
         T = num_steps(self.out_shape)
         sizes = x.shape[:-1] if T == 1 else (x.shape[0], T)
         be, keep = self.be, self.keep
-        drawn = draw_samples(be, lambda n: be.random_mask((*sizes, n), keep=keep), x.shape[-1] // T)
+        drawn = batch_size.draw_samples(be, lambda n: be.random_mask((*sizes, n), keep=keep), x.shape[-1] // T)
         mask = be.reshape(drawn, x.shape)
         return x * mask if self.train_scale == 1 else x * mask * self.train_scale
 
@@ -141,12 +139,12 @@ class Dropout(Layer):
 def keep_probability(where: str, keep: float | None, dropout: float | None, default: float) -> float:
     """Return the probability of keeping an element; TypeError if both it and the one of dropping it are given."""
     if dropout is None:
-        return check_number(f"{where}: keep", default if keep is None else keep, above=0, at_most=1)
+        return validation.check_number(f"{where}: keep", default if keep is None else keep, above=0, at_most=1)
     if keep is not None:
         raise TypeError(
             f"{where}: expected keep or dropout, got {keep=} and {dropout=}. Pass one of them: dropout is 1 - keep."
         )
-    return 1 - check_number(f"{where}: dropout", dropout, 0, 1)
+    return 1 - validation.check_number(f"{where}: dropout", dropout, 0, 1)
 
 
 ActivationLike: TypeAlias = "Transform | str"  # an activation function; a name such as "relu"
@@ -230,7 +228,7 @@ class DataTransform(Layer):
 
     def __init__(self, transform: Callable[[Tensor], Operand], name: str | None = None) -> None:
         super().__init__(name)
-        self.transform = function(f"{self.name}: transform", transform, "a function of the data")
+        self.transform = validation.function(f"{self.name}: transform", transform, "a function of the data")
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)

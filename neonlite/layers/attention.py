@@ -7,16 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
-from neonlite.backend import Tensor
-from neonlite.backend.batch_size import draw_samples
-from neonlite.backend.validation import check_numbers, checks_arguments, instance, integer
+from neonlite.backend import Tensor, batch_size, validation
 from neonlite.initializers import Constant, GlorotUniform
+from neonlite.layers import container, linear, merge, norm
 from neonlite.layers.activation import ActivationLike, Dropout, keep_probability
-from neonlite.layers.container import LayerList
 from neonlite.layers.layer import LayerInput, as_tensor
-from neonlite.layers.linear import Affine
-from neonlite.layers.merge import MergeSum, SkipNode
-from neonlite.layers.norm import LayerNorm
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.optree import Operand
 
@@ -56,7 +51,7 @@ def attention(q: Operand, k: Operand, v: Operand, mask: Operand | None = None) -
     array([[3., 4.]], dtype=float32)
     """
     for name, x in {"q": q, "k": k, "v": v}.items():
-        instance(f"attention: {name}", x, Operand, "a tensor or an op-tree")
+        validation.instance(f"attention: {name}", x, Operand, "a tensor or an op-tree")
     return q.backend.attention(q, k, v, mask)
 
 
@@ -132,11 +127,11 @@ class MultiHeadAttention(ParameterLayer):
         if init is None:
             init, bias = GlorotUniform(), Constant(0) if bias is None else bias
         super().__init__(init, name)
-        heads = integer(f"{self.name}: heads", heads)
+        heads = validation.integer(f"{self.name}: heads", heads)
         self.keep = keep_probability(self.name, keep, dropout, 1.0)
         self.heads, self.causal, self.bias = heads, causal, self.initial_values(bias)
         self.alibi_slopes, self.alibi_offsets = (
-            None if values is None else check_numbers(f"{self.name}: {label}", values, heads, "head")
+            None if values is None else validation.check_numbers(f"{self.name}: {label}", values, heads, "head")
             for label, values in {"alibi_slopes": alibi_slopes, "alibi_offsets": alibi_offsets}.items()
         )
         if alibi_offsets is not None and alibi_slopes is None:
@@ -195,7 +190,7 @@ class MultiHeadAttention(ParameterLayer):
 
         def draw_mask(weights: Operand) -> Operand:
             draw = partial(be.random_mask, keep=self.keep)
-            mask: Operand = draw_samples(be, lambda n: draw((H, n, T, T)), weights.shape[1], axis=1)
+            mask: Operand = batch_size.draw_samples(be, lambda n: draw((H, n, T, T)), weights.shape[1], axis=1)
             return mask
 
         return self.build_output(x, draw_mask)
@@ -303,7 +298,7 @@ class MultiHeadAttention(ParameterLayer):
         return self.be.transpose(self.be.reshape(x, (self.nin, -1, self.steps)), (0, 2, 1))
 
 
-class TransformerBlock(LayerList):
+class TransformerBlock(container.LayerList):
     """Pre-norm transformer block, a list of layers (width, T) -> (width, T).
 
     ``y = x + attention(norm(x))``, then ``y + W_2 f(W_1 norm(y) + b_1) + b_2``, where norm is a LayerNorm, and W_1 is
@@ -348,7 +343,7 @@ class TransformerBlock(LayerList):
     ['block_attention', 'block_feedforward']
     """
 
-    @checks_arguments
+    @validation.checks_arguments
     def __init__(
         self,
         width: int,
@@ -370,15 +365,17 @@ class TransformerBlock(LayerList):
             heads, init, causal, keep, bias, name and f"{name}_heads", alibi_slopes, alibi_offsets
         )
         base = name or attention_layer.name
-        attention_branch = [LayerNorm(name=f"{base}_norm_1"), attention_layer]
+        attention_branch = [norm.LayerNorm(name=f"{base}_norm_1"), attention_layer]
         feedforward_branch = [
-            LayerNorm(name=f"{base}_norm_2"),
-            Affine(hidden, init, bias=bias, activation=activation or "gelu", name=f"{base}_1"),
-            Affine(width, init, bias=bias, name=f"{base}_2"),
+            norm.LayerNorm(name=f"{base}_norm_2"),
+            linear.Affine(hidden, init, bias=bias, activation=activation or "gelu", name=f"{base}_1"),
+            linear.Affine(width, init, bias=bias, name=f"{base}_2"),
         ]
         branches: dict[str, list[Any]] = {"attention": attention_branch, "feedforward": feedforward_branch}
         for label, branch in branches.items():
             dropout_layers = [Dropout(keep, name=f"{base}_{label}_dropout")] if keep < 1 else []
             self.append(
-                MergeSum([SkipNode(name=f"{base}_{label}_skip"), [*branch, *dropout_layers]], name=f"{base}_{label}")
+                merge.MergeSum(
+                    [merge.SkipNode(name=f"{base}_{label}_skip"), [*branch, *dropout_layers]], name=f"{base}_{label}"
+                )
             )

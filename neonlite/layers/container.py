@@ -7,19 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast, overload
 
-from neonlite import messages
-from neonlite.backend import Tensor
-from neonlite.backend.objects import has_builtin_method, is_builtin
-from neonlite.backend.validation import check_constructor, check_signature, checks_arguments
+from neonlite import messages, name_hints, tree_structure, typing
+from neonlite.backend import Tensor, objects, validation
 from neonlite.layers.buffers import Deltas, LayerOutputs, Operands, Tensors, Trees, copy_tensors
 from neonlite.layers.layer import USE_CALL, Layer, LayerInput, Terminal, set_trainable
 from neonlite.layers.parameter import ParameterLayer, TensorAttribute, allocate_parameters
 from neonlite.layers.summary import walk_layers
 from neonlite.messages import describe
-from neonlite.name_hints import LAYER_LIST, add_hints
 from neonlite.transforms import Transform
-from neonlite.tree_structure import refuse_in_trace
-from neonlite.typing import LayerShapes, Untracked
 
 LayerLike: TypeAlias = "Layer | Sequence[LayerLike]"  # a layer, or nested lists of layers
 
@@ -34,7 +29,7 @@ if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any: ...
 
 
-class InputEncoding(Untracked):
+class InputEncoding(typing.Untracked):
     """How the inputs of a model's network are computed from data: the encoder of ``fit(X, y)``, and preprocessing."""
 
     def __init__(self, encoder: Any = None, preprocessing: Any = None) -> None:
@@ -74,8 +69,8 @@ class LayerContainer(Layer):
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
         for layer in self.layers:
-            if not is_builtin(type(layer)):
-                check_signature(f"{layer.name}.fprop", layer.fprop, "fprop(x, inference=False)", None, False)
+            if not objects.is_builtin(type(layer)):
+                validation.check_signature(f"{layer.name}.fprop", layer.fprop, "fprop(x, inference=False)", None, False)
             layer.container = layer.container or self
         self._number_equal_names()
 
@@ -202,7 +197,7 @@ class LayerContainer(Layer):
         for leaf in leaves:
             leaf.allocate_parameters()
 
-    @checks_arguments
+    @validation.checks_arguments
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate all buffers except those of the deltas."""
         self.check_configured()
@@ -268,8 +263,8 @@ class LayerContainer(Layer):
         """Return inputs of the first layer, filled with zeros."""
         return self.layers[0].make_zero_inputs()
 
-    def shape_for_seq_len(self, S: int) -> LayerShapes:
-        shape: LayerShapes = self.layers[0].shape_for_seq_len(S)
+    def shape_for_seq_len(self, S: int) -> typing.LayerShapes:
+        shape: typing.LayerShapes = self.layers[0].shape_for_seq_len(S)
         return shape
 
     # --- text ---
@@ -319,7 +314,7 @@ class Sequential(LayerContainer):
         self.num_frozen = 0  # number of first layers that are not part of bprop: nothing in or before them is trained
 
     @property
-    def input_shape(self) -> LayerShapes:
+    def input_shape(self) -> typing.LayerShapes:
         """The shape of the inputs of the first layer."""
         return self.layers[0].input_shape
 
@@ -366,7 +361,7 @@ class Sequential(LayerContainer):
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of all layers, and return those of the last one. Missing buffers are allocated."""
-        refuse_in_trace("a network's fprop", USE_CALL)
+        tree_structure.refuse_in_trace("a network's fprop", USE_CALL)
         self._start_fprop(beta)
         x: Tensor | Any = inputs
         for layer in self.layers:
@@ -379,7 +374,7 @@ class Sequential(LayerContainer):
         self, error: Tensors, alpha: float = 1.0, beta: float = 0.0
     ) -> Deltas:
         """Compute all gradients, from the last layer to the first, and return the deltas of the first."""
-        refuse_in_trace("a network's bprop", USE_CALL)
+        tree_structure.refuse_in_trace("a network's bprop", USE_CALL)
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
         self.set_needs_deltas()
@@ -473,19 +468,19 @@ def drop_defaults(**arguments: Any) -> dict[str, Any]:
 
 def has_builtin_steps(layer: Layer) -> bool:
     """Return whether built-in classes define fprop and bprop of a layer; these do not overwrite their arguments."""
-    return has_builtin_method(type(layer), "fprop") and has_builtin_method(type(layer), "bprop")
+    return objects.has_builtin_method(type(layer), "fprop") and objects.has_builtin_method(type(layer), "bprop")
 
 
-@add_hints(LAYER_LIST)
+@name_hints.add_hints(name_hints.LAYER_LIST)
 class LayerList(list[Any]):
     """Base class of lists of layers, such as Affine: a list that prints with its class."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        check_constructor(cls)
+        validation.check_constructor(cls)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if self and is_builtin(type(self)):  # the arguments of its constructor have been used
+        if self and objects.is_builtin(type(self)):  # the arguments of its constructor have been used
             raise AttributeError(
                 f"{type(self).__name__}: expected no assignment to {name}, which would change none of its layers. Pass "
                 f"{name} to the constructor, or set an attribute of one of the layers."

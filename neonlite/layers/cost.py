@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from neonlite.backend import Tensor
-from neonlite.backend.objects import is_builtin
+from neonlite.backend import Tensor, objects
 from neonlite.backend.validation import check_number, check_numbers, from_name, one_of, sequence, warn, with_attributes
 from neonlite.layers.buffers import BufferOwner, Tensors, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer
@@ -100,7 +99,7 @@ class GeneralizedCost(BufferOwner):
         """Warn if the cost expects probabilities and the last layer, if it is neonlite's, does not output any."""
         last, expected = self.last_layer, getattr(self.costfunc, "activations", ())
         transform = getattr(last, "transform", None)
-        known = is_builtin(type(last if transform is None else transform))
+        known = objects.is_builtin(type(last if transform is None else transform))
         if not expected or not known or (transform is None and not last.has_params):
             return
         if not isinstance(transform, expected):

@@ -9,14 +9,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
-from neonlite.backend import Tensor
-from neonlite.backend.objects import has_builtin_method
+from neonlite.backend import Tensor, objects
 from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LayerObject, LRNLayer, PoolLayer
 from neonlite.backend.validation import check_number, one_of, pair, sequence
 from neonlite.initializers import GlorotUniform
-from neonlite.layers.buffers import Operands, Trees, iobuf_shape, shape_of
+from neonlite.layers import buffers, parameter
 from neonlite.layers.layer import Layer, LayerInput
-from neonlite.layers.parameter import BatchSumLayer, InitLike, ParameterSpec, TensorAttribute
 from neonlite.optree import Operand
 from neonlite.typing import LayerShapes, WindowSizes
 
@@ -86,9 +84,9 @@ class ImageLayer(Layer):
         paddings = g.padding[-3:] if isinstance(g, ConvLayer | PoolLayer) else (0, 0, 0)
         return C * math.prod(n + 2 * padding for n, padding in zip(sizes, paddings, strict=True))
 
-    def build_tree(self, x: Operands, training: bool) -> Trees:
+    def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
         images: Any = x
-        if has_builtin_method(type(self), "formula") and images.ndim == 2:
+        if objects.has_builtin_method(type(self), "formula") and images.ndim == 2:
             images = self.be.reshape(images, (*self.input_dims, images.shape[1]))
         return super().build_tree(images, training)
 
@@ -155,7 +153,7 @@ def parse_sizes(
 # --- convolution -----------------------------------------------------------------------------------------------------
 
 
-class ConvolutionBase(ImageLayer, BatchSumLayer):
+class ConvolutionBase(ImageLayer, parameter.BatchSumLayer):
     """Base class of convolution and deconvolution, with weights (C T R S, K).
 
     Strides, padding and dilation are a scalar for height and width, and for the depth if ``fshape`` and the inputs have
@@ -186,7 +184,7 @@ class ConvolutionBase(ImageLayer, BatchSumLayer):
         strides: WindowSizes = 1,
         padding: WindowSizes = 0,
         dilation: WindowSizes = 1,
-        init: InitLike | None = None,
+        init: parameter.InitLike | None = None,
         bsum: bool = False,
         name: str | None = None,
         parallelism: str = "Data",
@@ -272,8 +270,8 @@ class Convolution_bias(Convolution):
         Initial values of the bias; required.
     """
 
-    weight_bias = TensorAttribute()
-    grad_bias = TensorAttribute()
+    weight_bias = parameter.TensorAttribute()
+    grad_bias = parameter.TensorAttribute()
 
     def __init__(
         self,
@@ -281,11 +279,11 @@ class Convolution_bias(Convolution):
         strides: WindowSizes = 1,
         padding: WindowSizes = 0,
         dilation: WindowSizes = 1,
-        init: InitLike | None = None,
+        init: parameter.InitLike | None = None,
         bsum: bool = False,
         name: str | None = None,
         parallelism: str = "Data",
-        bias: InitLike | None = None,
+        bias: parameter.InitLike | None = None,
     ) -> None:
         super().__init__(fshape, strides, padding, dilation, init, bsum, name, parallelism)
         if bias is None:
@@ -295,10 +293,10 @@ class Convolution_bias(Convolution):
             )
         self.bias = self.initial_values(bias)
 
-    def parameter_specs(self) -> list[ParameterSpec]:
+    def parameter_specs(self) -> list[parameter.ParameterSpec]:
         return [
             *super().parameter_specs(),
-            ParameterSpec("weight_bias", "grad_bias", (self.filter_sizes["K"], 1), self.bias),
+            parameter.ParameterSpec("weight_bias", "grad_bias", (self.filter_sizes["K"], 1), self.bias),
         ]
 
     def _image_formula(self, x: Operand) -> Operand:
@@ -525,7 +523,7 @@ class RoiPooling(Layer):
         in_obj : tuple
             The layer of the feature maps or their shape, which becomes ``in_shape``, and the shape of the regions.
         """
-        pair = in_obj.out_shape if isinstance(in_obj, Layer) else shape_of(in_obj)
+        pair = in_obj.out_shape if isinstance(in_obj, Layer) else buffers.shape_of(in_obj)
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             source = f" of {in_obj.name}" if isinstance(in_obj, Layer) else ""
             raise ValueError(
@@ -556,7 +554,7 @@ class RoiPooling(Layer):
 
     def make_zero_inputs(self) -> tuple[Tensor, Tensor]:
         """Return feature maps and regions, filled with zeros."""
-        return self.be.iobuf(iobuf_shape(self.in_shape)), self.be.iobuf(self.regions_shape)
+        return self.be.iobuf(buffers.iobuf_shape(self.in_shape)), self.be.iobuf(self.regions_shape)
 
     @property
     def can_compute_deltas(self) -> bool:  # type: ignore[override]

@@ -10,17 +10,14 @@ from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import Any
 
-from neonlite.autodiff import differentiate_outputs
+from neonlite import autodiff, tree_structure, typing
 from neonlite.backend.objects import has_builtin_method, same_objects
-from neonlite.layers.buffers import LayerOutputs, Tensors, flat
-from neonlite.layers.weights import WeightOwner
+from neonlite.layers import buffers, weights
 from neonlite.optree import Operand
 from neonlite.programs import Jit, jit
-from neonlite.tree_structure import activation_inputs
-from neonlite.typing import Untracked
 
 
-class InferenceProgram(Untracked):
+class InferenceProgram(typing.Untracked):
     """The compiled function ``network(x)`` of one network. A copy of the network has an empty one."""
 
     def __init__(self) -> None:
@@ -39,7 +36,7 @@ class InferenceProgram(Untracked):
 
 
 @contextmanager
-def inference(network: Any, passes_states: bool = False) -> Iterator[Callable[[Any], LayerOutputs]]:
+def inference(network: Any, passes_states: bool = False) -> Iterator[Callable[[Any], buffers.LayerOutputs]]:
     """Yield a function that returns the outputs of a network for a minibatch of ``be.bsz`` rows.
 
     Recurrent states start from zeros. With ``passes_states``, those of layers without ``reset_cells`` start from the
@@ -51,7 +48,7 @@ def inference(network: Any, passes_states: bool = False) -> Iterator[Callable[[A
     copies: list[Any] = []
     with ExitStack() as stack:
 
-        def run(x: Tensors) -> LayerOutputs:
+        def run(x: buffers.Tensors) -> buffers.LayerOutputs:
             if is_expression and isinstance(x, list | tuple) == has_several_inputs:  # Seq2Seq decodes one input
                 return program(x)
             if not copies:
@@ -101,15 +98,15 @@ def shallow_copy(network: Any) -> Iterator[Any]:
     Its layers have the attributes of the original. Its memory is freed at the end.
     """
     copies: dict[int, Any] = {}
-    layers: list[WeightOwner] = []
+    layers: list[weights.WeightOwner] = []
 
     def copied(value: Any) -> Any:
-        if isinstance(value, WeightOwner):
+        if isinstance(value, weights.WeightOwner):
             if id(value) not in copies:
                 copies[id(value)] = object.__new__(type(value))
                 layers.append(value)
             return copies[id(value)]
-        if isinstance(value, MethodType) and isinstance(value.__self__, WeightOwner):
+        if isinstance(value, MethodType) and isinstance(value.__self__, weights.WeightOwner):
             return MethodType(value.__func__, copied(value.__self__))
         if type(value) in (list, tuple, dict):
             items = value.values() if type(value) is dict else value
@@ -162,7 +159,7 @@ def differentiated_outputs(
         error = part.build_errors(y, target, shortcut)
         error = error if weight * alpha == 1 else weight * alpha * error
         error = error if scale_errors is None else scale_errors(error)
-        roots.append((flat(activation_inputs(part.last_layer)) if shortcut else y, error))
+        roots.append((buffers.flat(tree_structure.activation_inputs(part.last_layer)) if shortcut else y, error))
     return means, roots
 
 
@@ -181,6 +178,6 @@ def assign_gradients(network: Any, roots: Sequence[tuple[Operand, Operand]]) -> 
     targets = [(w, dw, layer) for layer in layers for w, dw in zip(layer.parameters, layer.gradients, strict=True)]
     if not targets:
         return
-    gradients = differentiate_outputs(be, roots, [w for w, *_ in targets])
+    gradients = autodiff.differentiate_outputs(be, roots, [w for w, *_ in targets])
     values = [g + dw if layer.acc_on else g for g, (_, dw, layer) in zip(gradients, targets, strict=True)]
     be.assign([dw for _, dw, _ in targets], values)

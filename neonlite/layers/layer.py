@@ -11,33 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
+from neonlite import name_hints, tree_structure
 from neonlite.autodiff import Autodiff
-from neonlite.backend import NervanaObject, Tensor
+from neonlite.backend import NervanaObject, Tensor, concurrency, objects, validation
 from neonlite.backend.batch_size import require_batch_size
-from neonlite.backend.concurrency import defers_interrupt
-from neonlite.backend.objects import defining_class, has_builtin_method, is_builtin
-from neonlite.backend.validation import boolean, checks_arguments, integer
 from neonlite.files import printable
-from neonlite.layers.buffers import (
-    LayerOutputs,
-    Operands,
-    Tensors,
-    Trees,
-    copy_tensors,
-    flat,
-    iobuf_shape,
-    num_elements,
-    num_steps,
-    shape_of_data,
-    tensor_shape,
-)
+from neonlite.layers import buffers
 from neonlite.layers.inference import InferenceProgram, inference
 from neonlite.layers.summary import Summary, summarize
 from neonlite.layers.weights import WeightOwner, accumulates
 from neonlite.messages import describe
-from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode, postorder
-from neonlite.tree_structure import RandomSource, rebuild, refuse_in_trace, untraced, use_in_trace
 from neonlite.typing import HasShape, LayerShape, LayerShapes
 
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
@@ -53,7 +37,7 @@ def overridable(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[
     return method
 
 
-@add_hints(LAYER)
+@name_hints.add_hints(name_hints.LAYER)
 class Layer(WeightOwner):
     """Base class of layers, which map inputs (F, N) to outputs (K, N).
 
@@ -169,7 +153,7 @@ class Layer(WeightOwner):
             self.prev_layer, in_obj.next_layer = in_obj, self
             self.in_shape = in_obj.out_shape
         else:
-            self.in_shape = shape_of_data(in_obj, self.be.bsz)
+            self.in_shape = buffers.shape_of_data(in_obj, self.be.bsz)
         self._check_in_shape(in_obj)
         return self
 
@@ -231,7 +215,7 @@ class Layer(WeightOwner):
                 f"{self.name}: expected {label} as a tensor, got {describe(x)}. Create one with be.array(a)."
             )
         batch_size = self.be.bsz or require_batch_size(self.be, self.name)
-        if x.shape != (expected := tensor_shape(shape, batch_size)):
+        if x.shape != (expected := buffers.tensor_shape(shape, batch_size)):
             steps, rest = divmod(x.shape[1], batch_size)
             has_steps = isinstance(shape, tuple) and len(shape) == x.ndim == 2 and x.shape[0] == shape[0]
             fits = has_steps and steps and not rest
@@ -241,7 +225,7 @@ class Layer(WeightOwner):
                 f"got {describe(x)}.{hint}"
             )
 
-    def num_samples(self, x: Tensors) -> int:
+    def num_samples(self, x: buffers.Tensors) -> int:
         """Return the number of samples N in inputs: their columns, divided by the number of time steps.
 
         Parameters
@@ -257,11 +241,11 @@ class Layer(WeightOwner):
         if not first.shape[1]:
             raise ValueError(f"{self.name}: expected inputs with one column or more, got {describe(first)}.")
         num_columns: int = first.shape[1]
-        return max(1, num_columns // num_steps(shape))  # fprop refuses other numbers of columns
+        return max(1, num_columns // buffers.num_steps(shape))  # fprop refuses other numbers of columns
 
-    def make_zero_inputs(self) -> Tensors:
+    def make_zero_inputs(self) -> buffers.Tensors:
         """Return inputs of the layer's input shape, filled with zeros."""
-        return self.be.iobuf(iobuf_shape(self.in_shape))
+        return self.be.iobuf(buffers.iobuf_shape(self.in_shape))
 
     @property
     def input_shape(self) -> LayerShapes:
@@ -308,7 +292,7 @@ class Layer(WeightOwner):
 
     # --- buffers ---
 
-    @checks_arguments
+    @validation.checks_arguments
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the buffer of the outputs. A second call, after a change of the batch size, reuses its memory.
 
@@ -420,7 +404,7 @@ class Layer(WeightOwner):
         S : int
             The number of time steps.
         """
-        integer(f"{self.name}: the number of time steps", S)
+        validation.integer(f"{self.name}: the number of time steps", S)
         if self.in_shape is None:
             raise ValueError(str(self._not_configured()))
 
@@ -479,7 +463,7 @@ class Layer(WeightOwner):
         inputs, inference
             As for ``fprop``.
         """
-        refuse_in_trace("a layer's fprop", USE_CALL)
+        tree_structure.refuse_in_trace("a layer's fprop", USE_CALL)
         self.check_inputs(inputs)
         vars(self).update(inputs=inputs, tree=None, can_backprop=not inference)  # faster than three assignments
 
@@ -531,7 +515,7 @@ class Layer(WeightOwner):
             ``training_formula`` or ``inference_formula``.
         """
         classes: Any = type(self).__mro__
-        formula, other = (defining_class(type(self), x) for x in ("formula", name))
+        formula, other = (objects.defining_class(type(self), x) for x in ("formula", name))
         return other is Layer or classes.index(other) <= classes.index(formula)
 
     def _as_operand(self, tree: object) -> Operand:
@@ -569,11 +553,13 @@ class Layer(WeightOwner):
     def _passes_follow(self, name: str) -> bool:
         """Return whether no fprop, bprop or allocate of the user replaces or completes what a method defines."""
         classes: Any = type(self).__mro__
-        method, *passes = (defining_class(type(self), x) for x in (name, "fprop", "bprop", "allocate"))
+        method, *passes = (objects.defining_class(type(self), x) for x in (name, "fprop", "bprop", "allocate"))
         is_replaced = "fprop" in vars(self) or "bprop" in vars(self)
-        return not is_replaced and all(is_builtin(c) or classes.index(method) < classes.index(c) for c in passes)
+        return not is_replaced and all(
+            objects.is_builtin(c) or classes.index(method) < classes.index(c) for c in passes
+        )
 
-    def build_tree(self, x: Operands, training: bool) -> Trees:
+    def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
         """Return the outputs as an op-tree of inputs of the layer's shape. Images may have five axes, (C, D, H, W, N).
 
         Parameters
@@ -585,11 +571,11 @@ class Layer(WeightOwner):
         """
         formula: Callable[..., Operand] = self.training_formula if training else self.inference_formula
         given: Any = x
-        if not (self.takes_images and has_builtin_method(type(self), "formula")):
-            given = [flat(y) for y in given] if isinstance(given, list | tuple) else flat(given)
+        if not (self.takes_images and objects.has_builtin_method(type(self), "formula")):
+            given = [buffers.flat(y) for y in given] if isinstance(given, list | tuple) else buffers.flat(given)
         return self._as_operand(formula(given))
 
-    def __call__(self, x: Operands, training: bool = False) -> Trees:
+    def __call__(self, x: buffers.Operands, training: bool = False) -> buffers.Trees:
         """Return the outputs as an op-tree of the inputs and the parameters, for any number of samples N.
 
         The op-tree can be printed, drawn, evaluated (``.get()``) and differentiated, with respect to ``parameters`` and
@@ -634,10 +620,10 @@ class Layer(WeightOwner):
                 )
         if self.in_shape is None:
             found = [y.shape[:-1] if y.ndim > 2 else y.shape[0] for y in operands]
-            with untraced():
+            with tree_structure.untraced():
                 self.configure(found if isinstance(x, list | tuple) else found[0])
         self.check_configured()
-        with untraced():
+        with tree_structure.untraced():
             self.allocate_parameters()
         shape = self.input_shape
         shapes = shape if isinstance(shape, list) else [shape]
@@ -647,9 +633,9 @@ class Layer(WeightOwner):
         inputs = [as_columns(self.name, y, size) for y, size in zip(operands, shapes, strict=True)]
         given: Any = inputs if shape is shapes else inputs[0]
         if self.is_expression:
-            use_in_trace(self)
+            tree_structure.use_in_trace(self)
             trees = self.build_tree(given, training)
-            return [flat(tree) for tree in trees] if isinstance(trees, list | tuple) else flat(trees)
+            return [buffers.flat(tree) for tree in trees] if isinstance(trees, list | tuple) else buffers.flat(trees)
         if training:
             names = ", ".join(leaf.name for leaf in self.leaves() if not leaf.is_expression)
             raise NotImplementedError(
@@ -661,12 +647,12 @@ class Layer(WeightOwner):
     def allocate_parameters(self) -> None:
         """Allocate the parameters and the other tensors that the formula reads, unless they are allocated."""
 
-    @defers_interrupt
-    def _evaluate(self, x: Tensors) -> LayerOutputs:
+    @concurrency.defers_interrupt
+    def _evaluate(self, x: buffers.Tensors) -> buffers.LayerOutputs:
         """Return the outputs at inference, by ``fprop`` of a copy with its own buffers."""
-        inputs: Any = copy_tensors([as_tensor(y) for y in x] if isinstance(x, list | tuple) else as_tensor(x))
+        inputs: Any = buffers.copy_tensors([as_tensor(y) for y in x] if isinstance(x, list | tuple) else as_tensor(x))
         with self.be.lock, self.be.batch_size(self.num_samples(inputs)), inference(self) as run:
-            outputs: Tensors = copy_tensors(run(inputs))
+            outputs: buffers.Tensors = buffers.copy_tensors(run(inputs))
             return outputs
 
     # --- backward pass ---
@@ -695,7 +681,7 @@ class Layer(WeightOwner):
         RuntimeError
             If there was no training ``fprop`` before.
         """
-        refuse_in_trace("a layer's bprop", USE_CALL)
+        tree_structure.refuse_in_trace("a layer's bprop", USE_CALL)
         if error is None and not self.trains_parameters:
             return None  # the next layer has no deltas, such as LookupTable
         self.check_error(error)
@@ -852,7 +838,7 @@ def as_tensor(x: Any) -> Tensor:
 def as_columns(where: str, x: Operand, shape: Any) -> Operand:
     """Return inputs of a layer shape as columns, (F, N) or (F, T N); ValueError for another shape."""
     sizes = shape if isinstance(shape, tuple) else (shape,)
-    rows, steps = num_elements(shape) // num_steps(shape), num_steps(shape)
+    rows, steps = buffers.num_elements(shape) // buffers.num_steps(shape), buffers.num_steps(shape)
     if x.ndim > 2 and x.shape[:-1] == sizes:
         x = x.backend.reshape(x, (rows, -1))
     if x.ndim != 2 or x.shape[0] != rows or x.shape[1] % steps:
@@ -869,7 +855,7 @@ def as_columns(where: str, x: Operand, shape: Any) -> Operand:
 def draw_random_numbers(tree: OpTreeNode) -> tuple[OpTreeNode, list[Tensor]]:
     """Return an op-tree with new tensors of random numbers in the place of random nodes, and these tensors."""
     leaves = tree.intrinsic_key_maps()[1] if tree.leaves is None else tree.leaves
-    sources = {id(x) for x in leaves.values() if type(x) is RandomSource}
+    sources = {id(x) for x in leaves.values() if type(x) is tree_structure.RandomSource}
     if not sources:
         return tree, []
     nodes = [x for x in postorder(tree) if id(x.left) in sources]
@@ -877,7 +863,7 @@ def draw_random_numbers(tree: OpTreeNode) -> tuple[OpTreeNode, list[Tensor]]:
         tree = tree.open()
         nodes = [x for x in postorder(tree) if id(x.left) in sources]
     drawn = [node.astensor() for node in nodes]
-    return rebuild(tree, {id(node): tensor for node, tensor in zip(nodes, drawn, strict=True)}), drawn
+    return tree_structure.rebuild(tree, {id(node): tensor for node, tensor in zip(nodes, drawn, strict=True)}), drawn
 
 
 def set_trainable(layers: Iterable[Layer], value: bool) -> None:
@@ -893,7 +879,7 @@ def set_trainable(layers: Iterable[Layer], value: bool) -> None:
     roots = {}
     for layer in layers:
         for leaf in layer.leaves():
-            leaf._trainable = boolean(f"{leaf.name}.trainable", value)
+            leaf._trainable = validation.boolean(f"{leaf.name}.trainable", value)
         roots[id(layer.root)] = layer.root
     for root in roots.values():
         if root.gradient_reducer is not None:

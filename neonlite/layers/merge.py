@@ -5,31 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, cast
 
+from neonlite import optree, typing
 from neonlite.autodiff import Autodiff
-from neonlite.backend import Tensor
-from neonlite.backend.objects import has_builtin_method
-from neonlite.backend.validation import check_numbers, one_of, sequence
-from neonlite.layers.buffers import (
-    Deltas,
-    LayerOutputs,
-    Operands,
-    Tensors,
-    Trees,
-    flat,
-    num_elements,
-    num_features,
-    num_steps,
-    shape_of,
-)
+from neonlite.backend import Tensor, objects, validation
+from neonlite.layers import buffers
 from neonlite.layers.container import LayerContainer, LayerLike, Sequential, as_container, flatten_layers, layer_list
 from neonlite.layers.layer import Layer, LayerInput, Terminal
-from neonlite.optree import Operand
-from neonlite.typing import LayerShape, LayerShapes
 
 MERGE_MODES = ("recurrent", "depth", "stack")
 
 
-def scale_gradient(x: Operand, alpha: float) -> Operand:
+def scale_gradient(x: optree.Operand, alpha: float) -> optree.Operand:
     """Return x, with its gradient multiplied by alpha."""
     if alpha == 1:
         return x
@@ -67,7 +53,7 @@ class Broadcast(LayerContainer):
         """Set the output shape. ValueError if the outputs of the branches cannot be merged."""
         self.out_shape = self.merge_shapes([branch.out_shape for branch in self.layers])
 
-    def merge_shapes(self, shapes: Sequence[LayerShape]) -> LayerShape:
+    def merge_shapes(self, shapes: Sequence[typing.LayerShape]) -> typing.LayerShape:
         """Return the shape of the merged outputs.
 
         Parameters
@@ -97,7 +83,7 @@ class Broadcast(LayerContainer):
         super().allocate_layers(None, accumulate_updates)
         self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
-    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
+    def fprop(self, inputs: buffers.Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs of all branches, and return the merged outputs."""
         self._start_fprop(beta)
         branches = zip(cast(list[Any], self.layers), self.branch_inputs(inputs), strict=True)
@@ -106,7 +92,7 @@ class Broadcast(LayerContainer):
         self.can_backprop = not inference
         return self.outputs
 
-    def branch_inputs(self, inputs: Tensors) -> Sequence[Tensors]:
+    def branch_inputs(self, inputs: buffers.Tensors) -> Sequence[buffers.Tensors]:
         """Return the inputs of each branch.
 
         Parameters
@@ -116,17 +102,17 @@ class Broadcast(LayerContainer):
         """
         return [inputs] * len(self.layers)
 
-    def build_tree(self, x: Operands, training: bool) -> Trees:
+    def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
         """Return the merged op-trees of the branches."""
         inputs: Any = x
         branches = zip(self.layers, self.branch_inputs(inputs), strict=True)
         trees = [branch.build_tree(y, training) for branch, y in branches]
-        are_images = self.takes_images and has_builtin_method(type(self), "merge_trees")
+        are_images = self.takes_images and objects.has_builtin_method(type(self), "merge_trees")
         if not are_images or len({tree.shape for tree in trees}) > 1:
-            trees = [*map(flat, trees)]
+            trees = [*map(buffers.flat, trees)]
         return self.merge_trees(trees)
 
-    def merge_trees(self, trees: list[Operand]) -> Operand:
+    def merge_trees(self, trees: list[optree.Operand]) -> optree.Operand:
         """Return the merged outputs as an op-tree.
 
         Parameters
@@ -143,7 +129,7 @@ class Broadcast(LayerContainer):
         self.deltas = self.sum_tensors("deltas", deltas)
         return self.deltas
 
-    def bprop_branches(self, error: Tensor) -> list[Deltas]:
+    def bprop_branches(self, error: Tensor) -> list[buffers.Deltas]:
         """Compute all gradients, and return the deltas of each branch.
 
         Parameters
@@ -181,13 +167,13 @@ class MergeSum(Broadcast):
 
     takes_images = True
 
-    def merge_shapes(self, shapes: Sequence[LayerShape]) -> LayerShape:
+    def merge_shapes(self, shapes: Sequence[typing.LayerShape]) -> typing.LayerShape:
         """Return the common shape of the branches."""
         if any(shape != shapes[0] for shape in shapes):
             raise self.shape_error("outputs of the same shape", "A 1 x 1 Conv or a Linear changes the shape.")
         return shapes[0]
 
-    def merge_trees(self, trees: list[Operand]) -> Operand:
+    def merge_trees(self, trees: list[optree.Operand]) -> optree.Operand:
         """Return the sum."""
         return sum(trees[1:], trees[0])
 
@@ -228,10 +214,10 @@ class MergeBroadcast(Broadcast):
         self, layers: Iterable[LayerLike], merge: str, alphas: Sequence[float] | None = None, name: str | None = None
     ) -> None:
         super().__init__(layers, name)
-        self.merge_mode = one_of(f"{self.name}: merge", merge, MERGE_MODES)
-        self.alphas = check_numbers(f"{self.name}: alphas", alphas, len(self.layers), "branch")
+        self.merge_mode = validation.one_of(f"{self.name}: merge", merge, MERGE_MODES)
+        self.alphas = validation.check_numbers(f"{self.name}: alphas", alphas, len(self.layers), "branch")
 
-    def merge_shapes(self, shapes: Sequence[LayerShape]) -> LayerShape:
+    def merge_shapes(self, shapes: Sequence[typing.LayerShape]) -> typing.LayerShape:
         """Return the shape of the concatenated outputs."""
         ranks = {len(shape) if isinstance(shape, tuple) else 1 for shape in shapes}
         sizes: Sequence[Any] = shapes
@@ -243,19 +229,21 @@ class MergeBroadcast(Broadcast):
             if ranks not in ({3}, {4}) or len({shape[1:] for shape in sizes}) > 1:
                 raise self.shape_error("images of the same size", "Adjust their padding.")
             return sum(shape[0] for shape in sizes), *sizes[0][1:]
-        steps = {num_steps(shape) for shape in shapes}
+        steps = {buffers.num_steps(shape) for shape in shapes}
         if len(steps) > 1:
-            return sum(map(num_elements, shapes))
-        rows = sum(num_features(shape) for shape in shapes)
+            return sum(map(buffers.num_elements, shapes))
+        rows = sum(buffers.num_features(shape) for shape in shapes)
         return rows if ranks != {2} else (rows, *steps)
 
-    def merge_trees(self, trees: list[Operand]) -> Operand:
+    def merge_trees(self, trees: list[optree.Operand]) -> optree.Operand:
         """Return the concatenated outputs."""
         trees = [scale_gradient(x, alpha) for x, alpha in zip(trees, self.alphas, strict=True)]
         if self.merge_mode == "recurrent":
             return self.be.concat(trees, axis=1)
-        steps = num_steps(self.out_shape)  # outputs of different numbers of steps are features
-        columns = [x.shape[1] // num_steps(b.out_shape) * steps for x, b in zip(trees, self.layers, strict=True)]
+        steps = buffers.num_steps(self.out_shape)  # outputs of different numbers of steps are features
+        columns = [
+            x.shape[1] // buffers.num_steps(b.out_shape) * steps for x, b in zip(trees, self.layers, strict=True)
+        ]
         return self.be.concat([self.be.reshape(x, (-1, n)) for x, n in zip(trees, columns, strict=True)], axis=0)
 
 
@@ -279,7 +267,7 @@ class MergeMultistream(MergeBroadcast):
     def configure(self, in_obj: LayerInput) -> Self:
         """Infer the shapes of all branches. ValueError unless there is an input shape for each."""
         self.be = self.be
-        self.in_shape = shape_of(in_obj)
+        self.in_shape = buffers.shape_of(in_obj)
         if not isinstance(self.in_shape, list | tuple) or len(self.in_shape) != len(self.layers):
             raise ValueError(
                 f"{self.name}: expected a list of {len(self.layers)} shapes, one for each branch, "
@@ -290,22 +278,22 @@ class MergeMultistream(MergeBroadcast):
         self.infer_out_shape()
         return self
 
-    def branch_inputs(self, inputs: Tensors) -> Sequence[Tensors]:
+    def branch_inputs(self, inputs: buffers.Tensors) -> Sequence[buffers.Tensors]:
         """Return the inputs of each branch."""
         kind = f"a list of {len(self.layers)}, one for each branch,"
-        return sequence(f"{self.name}: inputs", inputs, kind, count=len(self.layers))
+        return validation.sequence(f"{self.name}: inputs", inputs, kind, count=len(self.layers))
 
     def make_zero_inputs(self) -> list[Tensor]:
         """Return inputs of the branches, filled with zeros."""
         return [branch.make_zero_inputs() for branch in cast(list[Any], self.layers)]
 
-    def shape_for_seq_len(self, S: int) -> LayerShapes:
+    def shape_for_seq_len(self, S: int) -> typing.LayerShapes:
         """Return the shapes of all inputs with S time steps."""
         return [branch.shape_for_seq_len(S) for branch in self.layers]
 
     def bprop(  # type: ignore[override]  # deltas of several inputs
         self, error: Tensor, alpha: float = 1.0, beta: float = 0.0
-    ) -> list[Deltas]:
+    ) -> list[buffers.Deltas]:
         """Compute all gradients, and return a list of the deltas of the branches."""
         self.reject_scaling(beta, alpha)
         self.deltas = self.bprop_branches(error)
@@ -322,7 +310,7 @@ class IdentityNode(Layer):
         self.out_shape = self.in_shape
         return self
 
-    def formula(self, x: Tensor) -> Operand:
+    def formula(self, x: Tensor) -> optree.Operand:
         """Return x."""
         return x
 
@@ -416,7 +404,7 @@ class Tree(LayerContainer):
             nodes |= {layer.name: layer for layer in branch if isinstance(layer, BranchNode)}
             branches.append(Sequential(branch))
         super().__init__(branches, name)
-        self.alphas = check_numbers(f"{self.name}: alphas", alphas, len(branches), "of trunk and branches")
+        self.alphas = validation.check_numbers(f"{self.name}: alphas", alphas, len(branches), "of trunk and branches")
 
     @property
     def error_factors(self) -> list[float]:
@@ -450,7 +438,7 @@ class Tree(LayerContainer):
             branch.needs_deltas = node.needs_deltas
             branch.set_needs_deltas()  # of the nodes in it, where the next branches start
 
-    def build_tree(self, x: Operands, training: bool) -> Trees:
+    def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
         """Return the op-trees of the trunk and of all branches."""
         at_node: dict[Layer, Any] = {}
         outputs = []
@@ -462,7 +450,7 @@ class Tree(LayerContainer):
             outputs.append(y)
         return outputs
 
-    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
+    def fprop(self, inputs: buffers.Tensors, inference: bool = False, beta: float = 0.0) -> buffers.LayerOutputs:
         """Compute the outputs of the trunk and of all branches, and return them as a list."""
         self._start_fprop(beta)
         self.outputs = []
@@ -472,7 +460,7 @@ class Tree(LayerContainer):
         self.can_backprop = not inference
         return self.outputs
 
-    def bprop(self, error: Tensors, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
+    def bprop(self, error: buffers.Tensors, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute all gradients, and return the deltas of the trunk.
 
         Parameters
@@ -483,7 +471,7 @@ class Tree(LayerContainer):
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
         kind = f"a list of {len(self.layers)}, one for each branch,"
-        errors = sequence(f"{self.name}.bprop: error", error, kind, count=len(self.layers))
+        errors = validation.sequence(f"{self.name}.bprop: error", error, kind, count=len(self.layers))
         self.set_needs_deltas()
         for node in self.nodes[1:]:
             node.branch_errors = []  # an interrupted bprop may have left some
@@ -509,11 +497,11 @@ class SingleOutputTree(Tree):
         As for ``Tree``.
     """
 
-    def build_tree(self, x: Operands, training: bool) -> Trees:
+    def build_tree(self, x: buffers.Operands, training: bool) -> buffers.Trees:
         """Return the op-trees of trunk and branches as a list; at inference that of the trunk."""
         return super().build_tree(x, training) if training else self.branches[0].build_tree(x, training)
 
-    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
+    def fprop(self, inputs: buffers.Tensors, inference: bool = False, beta: float = 0.0) -> buffers.LayerOutputs:
         """Compute the outputs of trunk and branches as a list; at inference those of the trunk, as a tensor."""
         if not inference:
             return super().fprop(inputs, inference, beta)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from neonlite.backend import Tensor
-from neonlite.backend.batch_size import Shard
-from neonlite.backend.validation import check_number
+from neonlite.backend import Tensor, batch_size, validation
 from neonlite.initializers import Constant
-from neonlite.layers.buffers import num_channels, num_features
+from neonlite.layers import buffers, weights
 from neonlite.layers.layer import LayerInput
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.weights import accumulates
 from neonlite.optree import Operand
 
 
@@ -54,13 +51,13 @@ class NormalizationBase(ParameterLayer):
 
     def __init__(self, eps: float, name: str | None = None) -> None:
         super().__init__(None, name)
-        self.eps = check_number(f"{self.name}: eps", eps, 0, 1)
+        self.eps = validation.check_number(f"{self.name}: eps", eps, 0, 1)
         self.nfm = 0
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.out_shape = self.in_shape
-        self.nfm = num_features(self.in_shape)
+        self.nfm = buffers.num_features(self.in_shape)
         return self
 
     def parameter_specs(self) -> list[ParameterSpec]:
@@ -119,7 +116,7 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         self, rho: float = 0.9, eps: float = 1e-3, name: str | None = None, binary: bool = False, sync: bool = False
     ) -> None:
         super().__init__(eps, name)
-        self.rho, self.binary, self.sync = check_number(f"{self.name}: rho", rho, 0, 1), binary, sync
+        self.rho, self.binary, self.sync = validation.check_number(f"{self.name}: rho", rho, 0, 1), binary, sync
         if binary and sync:
             raise ValueError(f"{self.name}: expected binary or sync, got both. Leave sync out.")
         self.x: Tensor | Any = None
@@ -132,7 +129,7 @@ class BatchNorm(RunningStatistics, NormalizationBase):
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
-        self.nfm = num_channels(self.in_shape)
+        self.nfm = buffers.num_channels(self.in_shape)
         return self
 
     @property
@@ -245,14 +242,14 @@ class BatchNorm(RunningStatistics, NormalizationBase):
 
     # --- several processes ---
 
-    def _sum_over_processes(self, shard: Shard, *trees: Operand) -> Tensor:
+    def _sum_over_processes(self, shard: batch_size.Shard, *trees: Operand) -> Tensor:
         """Return the sums over all processes of op-trees (nfm, 1), as columns (nfm, n)."""
         sums = self.be.empty((self.nfm, len(trees)))
         self.be.assign([sums[:, k : k + 1] for k in range(len(trees))], list(trees))
         result: Tensor = shard.communicator.all_reduce(sums, bool(self.be.deterministic))
         return result
 
-    def _fprop_sync(self, shard: Shard, accumbeta: float) -> None:
+    def _fprop_sync(self, shard: batch_size.Shard, accumbeta: float) -> None:
         """Compute the outputs with the statistics of the minibatch of all processes; update the running ones."""
         be, rho, x = self.be, self.rho, self.x
         self.count = x.shape[1] * shard.total // (shard.stop - shard.start)
@@ -263,7 +260,7 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         y = (x - self.xmean) * (self.gamma / be.sqrt(self.xvar + self.eps)) + self.beta
         self.y[:] = y + accumbeta * self.y if accumbeta else y
 
-    def _bprop_sync(self, shard: Shard, error: Tensor, target: Tensor) -> None:
+    def _bprop_sync(self, shard: batch_size.Shard, error: Tensor, target: Tensor) -> None:
         """Compute the gradients of this process, and the derivative by the inputs for the statistics of all."""
         be = self.be
         scale = 1 / be.sqrt(self.xvar + self.eps)
@@ -272,7 +269,7 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         sums = self._sum_over_processes(shard, self.grad_beta, self.grad_gamma)
         target[:] = self.gamma * scale * (error - sums[:, :1] / self.count - xhat * (sums[:, 1:] / self.count))
 
-    @accumulates
+    @weights.accumulates
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute the gradients of beta and gamma, and ``deltas = alpha dE/dinputs + beta deltas``."""
         shard = self.be.minibatch_shard

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, overload
 
-from neonlite.backend import Tensor
+from neonlite.backend import Tensor, validation
 from neonlite.backend.transaction import atomic, on_failure
-from neonlite.backend.validation import check_shape, checks_arguments, from_name
 from neonlite.initializers import initializer_names
 from neonlite.layers.buffers import num_channels
 from neonlite.layers.layer import Layer
@@ -132,7 +131,7 @@ class ParameterLayer(Layer):
         """
         is_activation = isinstance(init, str) and init.lower() in ACTIVATIONS
         way_out = f". Pass the activation by its name: activation={init!r}." if is_activation else ""
-        init = from_name(f"{self.name}: init", init, initializer_names(self.weights_are_columns), way_out)
+        init = validation.from_name(f"{self.name}: init", init, initializer_names(self.weights_are_columns), way_out)
         if init is not None:
             check_init(self.name, init)
         return init
@@ -155,14 +154,14 @@ class ParameterLayer(Layer):
         """Whether the layer has its parameters."""
         return self.in_shape is not None and getattr(self, self.parameter_names[0][0]) is not None
 
-    @checks_arguments
+    @validation.checks_arguments
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the buffer of the outputs, and the parameters unless the network has allocated them."""
         super().allocate(shared_outputs)
         for spec, parameter in zip(self.parameter_specs(), self.parameters, strict=True):
             meaning = f" for inputs of shape {self.in_shape}"
             way_out = ", allocated for other inputs. Create a new layer."
-            check_shape(f"{self.name}: {spec.name}", parameter, spec.shape, meaning, way_out)
+            validation.check_shape(f"{self.name}: {spec.name}", parameter, spec.shape, meaning, way_out)
         if accumulate_updates and not self.grad_accumulators:
             self.grad_accumulators = [self.be.zeros_like(x, name=f"{x.name}, accumulated") for x in self.gradients]
 

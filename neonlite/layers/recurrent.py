@@ -8,21 +8,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Self, TypeAlias
 
-from neonlite.autodiff import differentiate_outputs
-from neonlite.backend import Tensor
-from neonlite.backend.validation import checks_arguments, integer, warn
+from neonlite import autodiff, tree_structure
+from neonlite.backend import Tensor, validation
 from neonlite.initializers import GlorotUniform, Orthonormal
+from neonlite.layers import buffers, container, norm
 from neonlite.layers.activation import ActivationLike, check_activation
-from neonlite.layers.buffers import copy_tensors
-from neonlite.layers.container import LayerList
 from neonlite.layers.layer import Layer, LayerInput
-from neonlite.layers.norm import RunningStatistics
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, fill_parameter
 from neonlite.messages import describe
 from neonlite.ops.recurrent import CELLS, build_variadic, gru_step, lstm_step, rnn_step, take_columns, take_rows
 from neonlite.optree import Operand
 from neonlite.transforms import Identity, Logistic, Rectlin, Tanh, Transform
-from neonlite.tree_structure import untraced
 from neonlite.typing import LayerShape, NativeArray
 
 STATE = "recurrent state: "  # begins the names of its tensors among the buffers of a layer
@@ -99,7 +95,7 @@ class RecurrentBase(ParameterLayer):
         if init is None:
             init, init_inner = GlorotUniform(), Orthonormal(1.0) if init_inner is None else init_inner
         super().__init__(init, name)
-        self.output_size = self.nout = integer(f"{self.name}: output_size", output_size)
+        self.output_size = self.nout = validation.integer(f"{self.name}: output_size", output_size)
         self.init_inner, self.reset_cells = self.initial_values(init_inner), bool(reset_cells)
         activation = Tanh() if activation is None else activation
         self.activation = check_activation(f"{self.name}: activation", activation, "Tanh()")
@@ -178,7 +174,7 @@ class RecurrentBase(ParameterLayer):
         n = parts[0].shape[1] // self.nsteps
         initial = self._check_states(self.init_state, n) if passed is None else passed.get(self, [])
         if passed is None and self.init_state is None and training and not self.reset_cells:
-            initial = copy_tensors(self.recurrent_state(n))  # constants
+            initial = buffers.copy_tensors(self.recurrent_state(n))  # constants
         zeros = [be.zeros((self.nout, n), name="zeros")] * len(self.state_names)
         initial = [*initial, *zeros[len(initial) :]]
         results = [self.unroll(part, k, zeros if k else initial, **options) for k, part in enumerate(parts)]
@@ -370,7 +366,7 @@ class RecurrentBase(ParameterLayer):
     def build_gradients(self, error: Tensor, tensors: Sequence[Tensor]) -> list[Operand]:
         given, self.final_errors = self.final_errors, []
         pairs = [pair for errors in given for pair in zip(self.final_trees, errors, strict=False)]
-        return differentiate_outputs(self.be, [(self.tree, error), *pairs], tensors)
+        return autodiff.differentiate_outputs(self.be, [(self.tree, error), *pairs], tensors)
 
     def scan(self, z: Operand, direction: int, initial: Sequence[Operand]) -> tuple[Operand, list[Operand]]:
         """Return h of all steps, (output_size, T N), and the states after the last step, as op-trees.
@@ -411,7 +407,7 @@ class RecurrentBase(ParameterLayer):
         for name in self.state_names:
             t = self._buffers.get((STATE + name, n))
             if t is None or t.backend is not self.be:
-                with untraced():
+                with tree_structure.untraced():
                     t = self._buffers[STATE + name, n] = self.be.zeros((self.nout, n), name=f"{self.name}.{name}")
             states.append(t)
         return states
@@ -425,8 +421,8 @@ class RecurrentBase(ParameterLayer):
             The number of sequences.
         """
         if self.saved_batch_size not in (0, n):
-            warn(other_batch_size([self.name], self.saved_batch_size, n))
-            with untraced():
+            validation.warn(other_batch_size([self.name], self.saved_batch_size, n))
+            with tree_structure.untraced():
                 self.reset()
         self.saved_batch_size = 0  # a minibatch starts from it
         return self.state_tensors(n)
@@ -686,7 +682,7 @@ class BiLSTM(Bidirectional, LSTM):
         self.split_inputs = bool(split_inputs)
 
 
-class BiBNRNN(RunningStatistics, BiRNN):
+class BiBNRNN(norm.RunningStatistics, BiRNN):
     """BiRNN with batch-normalized inputs: ``(W_input x - mean) / sqrt(var + eps)`` replaces ``W_input x``.
 
     The mean and the variance are over all steps and the minibatch. At inference, the running statistics replace them:
@@ -766,7 +762,7 @@ class BiSum(Layer):
         return total
 
 
-class DeepBiRNN(LayerList):
+class DeepBiRNN(container.LayerList):
     """A list of ``depth`` BiRNN layers.
 
     Layers after the first have ``split_inputs``, so that each direction reads the outputs of the same direction, unless
@@ -797,7 +793,7 @@ class DeepBiRNN(LayerList):
     ['BiRNN', 'BiSum', 'BiRNN', 'BiSum']
     """
 
-    @checks_arguments
+    @validation.checks_arguments
     def __init__(
         self,
         nout: int,
@@ -811,13 +807,13 @@ class DeepBiRNN(LayerList):
     ) -> None:
         super().__init__()
         layer = BiBNRNN if batch_norm else BiRNN
-        for i in range(integer("depth", depth)):
+        for i in range(validation.integer("depth", depth)):
             self.append(layer(nout, init, init_inner, activation, reset_cells, split_inputs=bool(i) and not bi_sum))
             if bi_sum:
                 self.append(BiSum())
 
 
-class DeepBiLSTM(LayerList):
+class DeepBiLSTM(container.LayerList):
     """A list of ``depth`` BiLSTM layers; those after the first have ``split_inputs``.
 
     Parameters
@@ -834,7 +830,7 @@ class DeepBiLSTM(LayerList):
         Number of layers.
     """
 
-    @checks_arguments
+    @validation.checks_arguments
     def __init__(
         self,
         nout: int,
@@ -847,7 +843,7 @@ class DeepBiLSTM(LayerList):
     ) -> None:
         super().__init__(
             BiLSTM(nout, init, init_inner, activation, gate_activation, reset_cells, split_inputs=i > 0)
-            for i in range(integer("depth", depth))
+            for i in range(validation.integer("depth", depth))
         )
 
 

@@ -6,14 +6,11 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, cast
 
-from neonlite.backend import Tensor
-from neonlite.backend.objects import find_class
-from neonlite.backend.validation import integer, sequence
-from neonlite.layers import buffers
+from neonlite.backend import Tensor, objects, validation
+from neonlite.layers import buffers, parameter
 from neonlite.layers.container import LayerContainer, LayerLike, Sequential
 from neonlite.layers.layer import Layer, LayerInput, Terminal
 from neonlite.layers.linear import Affine, LookupTable
-from neonlite.layers.parameter import InitLike
 from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase, get_steps, passing_states
 from neonlite.messages import describe
 from neonlite.optree import Operand
@@ -44,7 +41,7 @@ class Decoder(Sequential):
     def __init__(self, layers: Iterable[LayerLike], start_index: int | None = None, name: str | None = None) -> None:
         super().__init__(layers, name)
         if start_index is not None:
-            start_index = integer(f"{self.name}: start_index", start_index, 0)
+            start_index = validation.integer(f"{self.name}: start_index", start_index, 0)
         self.start_index = start_index
 
     def make_step_inputs(self, token_ids: ArrayLike | None) -> Tensor:
@@ -166,7 +163,7 @@ class StatePassing(LayerContainer):
         errors: Any = [error]
         if len(self.decoders) > 1:
             expected = f"a pair [{', '.join(self.input_labels[1:])}]"
-            errors = sequence(f"{self.name}.bprop: error", error, expected, count=len(self.decoders))
+            errors = validation.sequence(f"{self.name}.bprop: error", error, expected, count=len(self.decoders))
         deltas = [decoder.bprop(e) for decoder, e in zip(self.decoders, errors, strict=True)]
         for layer in recurrent_layers(self.encoder):
             layer.final_errors = [decoder.initial_errors for decoder, encoder in self.state_pairs if encoder is layer]
@@ -442,14 +439,14 @@ class SkipThought(StatePassing):
         self,
         vocab_size: int,
         embed_dim: int,
-        init_embed: InitLike,
+        init_embed: parameter.InitLike,
         nhidden: int,
         rec_layer: type[RecurrentBase] | str,
-        init_rec: InitLike,
+        init_rec: parameter.InitLike,
         activ_rec: Transform,
         activ_rec_gate: Transform,
-        init_ff: InitLike,
-        init_const: InitLike,
+        init_ff: parameter.InitLike,
+        init_const: parameter.InitLike,
         layers: Sequence[LayerLike] | None = None,
         name: str | None = None,
     ) -> None:
@@ -476,7 +473,7 @@ class SkipThought(StatePassing):
         name : str or None
             Prefix of their names.
         """
-        cls: Any = find_class(self.rec_layer_type)
+        cls: Any = objects.find_class(self.rec_layer_type)
         gate = {"gate_activation": self.activ_rec_gate} if issubclass(cls, GatedRecurrentBase) else {}
 
         def subname(label: str) -> str | None:
@@ -565,7 +562,7 @@ class SkipThought(StatePassing):
 
 def recurrent_type_name(rec_layer: type[RecurrentBase] | str, name: str) -> str:
     """Return the qualified name of a class of recurrent layers, given the class or its name."""
-    cls = find_class(rec_layer) if isinstance(rec_layer, str) else rec_layer
+    cls = objects.find_class(rec_layer) if isinstance(rec_layer, str) else rec_layer
     if not isinstance(cls, type) or not issubclass(cls, RecurrentBase) or cls.num_directions != 1:
         raise TypeError(
             f"{name}: expected as rec_layer a class of unidirectional recurrent layers, such as GRU, or its name, "

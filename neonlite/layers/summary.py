@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from neonlite import messages
+from neonlite import messages, typing
 from neonlite.backend import Backend
 from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
 from neonlite.backend.measure import MemoryUsage, format_bytes
@@ -22,7 +22,6 @@ from neonlite.files import printable
 from neonlite.layers.buffers import BufferOwner, iobuf_shape
 from neonlite.layers.inference import assign_gradients, differentiated_outputs
 from neonlite.programs import jit
-from neonlite.typing import LayerShape
 
 DRY_RUN_STEPS = 2  # the first one allocates buffers that later steps reuse
 
@@ -263,7 +262,7 @@ def count_flops(dry_run: Any, row: LayerSummary, layer: Any) -> None:
         layer.fprop, layer.bprop = counting(layer.fprop), counting(layer.bprop)
 
 
-def make_zero_buffers(be: Backend, shape: LayerShape | list[Any]) -> Any:
+def make_zero_buffers(be: Backend, shape: typing.LayerShape | list[Any]) -> Any:
     """Return a buffer for a layer shape; for a list of shapes a list."""
     return [make_zero_buffers(be, each) for each in shape] if isinstance(shape, list) else be.iobuf(iobuf_shape(shape))
 

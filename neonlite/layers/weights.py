@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
-from neonlite.backend import Tensor, objects
-from neonlite.backend.batch_size import RemoteStates, check_states_are_local
+from neonlite.backend import Tensor, batch_size, objects, validation
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
-from neonlite.backend.validation import checks_arguments
 from neonlite.initializers import compute_dtype
 from neonlite.layers.buffers import BufferOwner
 from neonlite.messages import describe
@@ -143,7 +141,7 @@ class WeightOwner(BufferOwner):
 
     # --- accumulation of gradients ---
 
-    @checks_arguments
+    @validation.checks_arguments
     def set_acc_on(self, acc_on: bool) -> None:
         """Set whether ``bprop`` adds to the gradients instead of overwriting them.
 
@@ -186,7 +184,7 @@ class WeightOwner(BufferOwner):
             f"{x.name}.{name}": t.get() for x in layers_with_tensors(self) for name, t in x.persistent_tensors.items()
         }
 
-    @checks_arguments
+    @validation.checks_arguments
     def set_weights(self, weights: Mapping[str, ArrayLike], partial: bool = False) -> None:
         """Copy weights into the persistent tensors.
 
@@ -232,7 +230,7 @@ class WeightOwner(BufferOwner):
         check_entries(self, entries, "get_weights() returns the valid names" if partial else hint)
         return tensors, values
 
-    @checks_arguments
+    @validation.checks_arguments
     def serialize(self, keep_states: bool = True) -> dict[str, Any]:
         """Return the description of the network, with the weights and optimizer states of each layer as NumPy arrays.
 
@@ -260,12 +258,12 @@ class WeightOwner(BufferOwner):
                 )
             entry["params"] = {name: t.get() for name, t in layer.persistent_tensors.items()}
             if keep_states:
-                check_states_are_local(f"{self.name}.serialize", layer.parameters)
+                batch_size.check_states_are_local(f"{self.name}.serialize", layer.parameters)
                 entry["states"] = [[t.get() for t in states] for _, states in parameter_states(layer)]
                 entry["updates"] = get_updates(layer)
         return description
 
-    @checks_arguments
+    @validation.checks_arguments
     def load_weights(self, pdict: dict[str, Any], load_states: bool = True) -> None:
         """Copy the weights and optimizer states of ``serialize`` into a network.
 
@@ -338,7 +336,7 @@ class WeightOwner(BufferOwner):
             new.append((w, tensors, update, new_tensors, [to_host_array(x) for x in values]))
         for w, tensors, update, new_tensors, arrays in new:
             restore_on_failure(w, "updates")
-            if isinstance(tensors, RemoteStates):
+            if isinstance(tensors, batch_size.RemoteStates):
                 restore_on_failure(w, "states")
                 w.states = tensors = []
             on_failure(tensors.__setitem__, slice(None), [*tensors])

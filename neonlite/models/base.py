@@ -6,25 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 
 from neonlite import messages
-from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.concurrency import exclusive
-from neonlite.backend.objects import has_builtin_method
+from neonlite.backend import NervanaObject, Tensor, concurrency, objects, validation
 from neonlite.backend.transaction import Snapshot
-from neonlite.backend.validation import from_name
 from neonlite.callbacks import CallbackBase
-from neonlite.data import NervanaDataIterator
-from neonlite.data.minibatches import Preprocessing
+from neonlite.data import NervanaDataIterator, minibatches
 from neonlite.encoders.inputs import InputEncoder
 from neonlite.encoders.targets import TargetEncoder
-from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Multicost, Sequential
+from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Multicost, Sequential, linear, summary
 from neonlite.layers.buffers import Deltas, LayerOutputs, Tensors, shape_of
 from neonlite.layers.layer import set_trainable
-from neonlite.layers.linear import find_layers
-from neonlite.layers.summary import walk_layers
-from neonlite.optimizers import Optimizer
-from neonlite.optimizers.rules import OPTIMIZERS
-from neonlite.transforms import Cost
-from neonlite.transforms.functions import COSTS
+from neonlite.optimizers import Optimizer, rules
+from neonlite.transforms import Cost, functions
 from neonlite.typing import LayerShapes
 
 if TYPE_CHECKING:
@@ -63,7 +55,7 @@ class ModelBase(NervanaObject):
         super().__init__(name)
         self.cost: Any = None
         self._initialized_cost: Any = None
-        self.optimizer: Optimizer | Any = from_name(f"{self.name}: optimizer", optimizer, OPTIMIZERS)
+        self.optimizer: Optimizer | Any = validation.from_name(f"{self.name}: optimizer", optimizer, rules.OPTIMIZERS)
         self.epoch_index = 0  # the number of complete epochs
         self.minibatch_index = 0  # the number of complete minibatches of this epoch
         self.epoch_cost = 0.0  # the sum of the costs of these minibatches
@@ -96,13 +88,13 @@ class ModelBase(NervanaObject):
             self.layers.configure(first.in_shape)
 
     @property
-    def preprocessing(self) -> Preprocessing | None:
+    def preprocessing(self) -> minibatches.Preprocessing | None:
         """The preprocessing of the training set's inputs."""
-        value: Preprocessing | None = self.layers.input_encoding.preprocessing
+        value: minibatches.Preprocessing | None = self.layers.input_encoding.preprocessing
         return value
 
     @preprocessing.setter
-    def preprocessing(self, value: Preprocessing | None) -> None:
+    def preprocessing(self, value: minibatches.Preprocessing | None) -> None:
         self.layers.input_encoding = self.layers.input_encoding.replace(preprocessing=value)
 
     @property
@@ -116,7 +108,7 @@ class ModelBase(NervanaObject):
         self.layers.input_encoding = self.layers.input_encoding.replace(encoder=value)
 
     def __repr__(self) -> str:
-        lines = [f"{'  ' * depth}{layer!r}" for depth, layer in walk_layers(self.layers, 1)]
+        lines = [f"{'  ' * depth}{layer!r}" for depth, layer in summary.walk_layers(self.layers, 1)]
         return "\n".join([f"{self.classnm}({self.name!r})", *lines])
 
     def _repr_html_(self) -> str:
@@ -128,7 +120,7 @@ class ModelBase(NervanaObject):
     def __str__(self) -> str:
         return f"Network Layers:\n{self.layers.nested_str(1)}"
 
-    @exclusive
+    @concurrency.exclusive
     def initialize(
         self, dataset: NervanaDataIterator | LayerShapes, cost: GeneralizedCost | Multicost | Cost | str | None = None
     ) -> None:
@@ -153,7 +145,7 @@ class ModelBase(NervanaObject):
             self.initialized = True
         else:
             self.check_seq_len(shape)
-        cost = from_name(f"{self.name}.initialize: cost", cost, COSTS)
+        cost = validation.from_name(f"{self.name}.initialize: cost", cost, functions.COSTS)
         current = self.cost if self.cost is self._initialized_cost else None
         if isinstance(cost, Cost):  # its last wrapper may be another class, such as that of weighted rows
             is_same = type(current) is self.cost_wrapper and current.costfunc is cost
@@ -190,7 +182,7 @@ class ModelBase(NervanaObject):
         """
         network = self.layers
         network.configure(shape)
-        if all(has_builtin_method(type(layer), "allocate") for layer in network.leaves()):
+        if all(objects.has_builtin_method(type(layer), "allocate") for layer in network.leaves()):
             network.allocate_parameters()
             network.take_layers()
         else:  # a custom layer may create its tensors there
@@ -305,7 +297,7 @@ class ModelBase(NervanaObject):
         """The layers with trainable parameters."""
         return list(self.layers.layers_to_optimize)
 
-    @exclusive
+    @concurrency.exclusive
     def freeze(self, *layers: str | Layer | Sequence[Layer]) -> None:
         """Stop training layers: set their ``trainable`` to False. Their parameters do not change, until ``unfreeze``.
 
@@ -331,9 +323,9 @@ class ModelBase(NervanaObject):
         >>> [layer.name for layer in model.layers_to_optimize]
         ['output', 'output_bias']
         """
-        set_trainable(find_layers(f"{self.name}.freeze", self.layers, layers), False)
+        set_trainable(linear.find_layers(f"{self.name}.freeze", self.layers, layers), False)
 
-    @exclusive
+    @concurrency.exclusive
     def unfreeze(self, *layers: str | Layer | Sequence[Layer]) -> None:
         """Train layers again: set their ``trainable`` to True.
 
@@ -342,9 +334,9 @@ class ModelBase(NervanaObject):
         *layers : str, Layer or list of Layer
             As for ``freeze``.
         """
-        set_trainable(find_layers(f"{self.name}.unfreeze", self.layers, layers), True)
+        set_trainable(linear.find_layers(f"{self.name}.unfreeze", self.layers, layers), True)
 
-    @exclusive
+    @concurrency.exclusive
     def set_batch_size(self, N: int) -> None:
         """Set the batch size ``be.bsz``, and reallocate the buffers of a configured network.
 
@@ -358,7 +350,7 @@ class ModelBase(NervanaObject):
         else:
             self.layers.set_batch_size(N)
 
-    @exclusive
+    @concurrency.exclusive
     def set_seq_len(self, S: int) -> None:
         """Reconfigure the network for another number of time steps.
 

@@ -12,9 +12,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend import Tensor
+from neonlite.backend import Tensor, concurrency
 from neonlite.backend.batch_size import RemoteStates, Shard
-from neonlite.backend.concurrency import ENDING, DeferredInterrupt
 from neonlite.data.iterator import ResumableIterator
 from neonlite.distributed.optimizer import GradientReducer, backend_settings, check_same, differ, without_names
 from neonlite.layers.parameter import ParameterLayer
@@ -45,7 +44,7 @@ class DataParallel:
     """
 
     def __init__(
-        self, model: ModelBase, dataset: Any, shard: Shard, num_epochs: int, interrupt: DeferredInterrupt
+        self, model: ModelBase, dataset: Any, shard: Shard, num_epochs: int, interrupt: concurrency.DeferredInterrupt
     ) -> None:
         self.model, self.be, self.shard, self.interrupt = model, model.be, shard, interrupt
         self.communicator = shard.communicator
@@ -224,7 +223,7 @@ class DataParallel:
             last = self.communicator.size - 1  # has columns: its part is the end of the minibatch
             self.be.rng_set_state(self.communicator.broadcast_object(self.be.rng_get_state(), last))
         n = self.minibatch_shard.stop - self.minibatch_shard.start
-        flags = [self.model.finished, *(number == self.interrupt.pending_signal for number in ENDING)]
+        flags = [self.model.finished, *(number == self.interrupt.pending_signal for number in concurrency.ENDING)]
         with self.communicator.monitor.waiting("all_reduce"):  # for the sums on a GPU
             running = [tensor.get().reshape(-1) for tensor in self.running]
         # with 0 columns, cost and statistics may be NaN
@@ -232,7 +231,7 @@ class DataParallel:
         message = self.communicator.all_reduce(np.concatenate([flags, weighted]), bool(self.be.deterministic))
         counts, (mean_cost, *means) = message[: len(flags)], message[len(flags) :] / self.minibatch_shard.total
         self.finished = counts[0] > 0
-        for number, count in zip(ENDING, counts[1:], strict=True):
+        for number, count in zip(concurrency.ENDING, counts[1:], strict=True):
             if count:
                 self.interrupt.agree_on(number)
         for tensor in self.running:

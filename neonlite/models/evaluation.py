@@ -14,29 +14,21 @@ from typing import IO, TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.batch_size import RemoteStates
-from neonlite.backend.concurrency import defers_interrupt, exclusive, raise_interrupt
+from neonlite import messages, typing
+from neonlite.backend import batch_size, concurrency, validation
 from neonlite.backend.tensor import OneElement
 from neonlite.backend.transaction import atomic, on_failure
-from neonlite.backend.validation import checks_arguments, from_name, integer
 from neonlite.callbacks.callback import check_dataset
 from neonlite.callbacks.history import new_figure, save_figure
-from neonlite.data import NervanaDataIterator
-from neonlite.data.iterator import ResumableIterator
+from neonlite.data import NervanaDataIterator, iterator
 from neonlite.encoders.targets import NumberEncoder, TargetEncoder
 from neonlite.layers import GeneralizedCost, Multicost, Seq2Seq
 from neonlite.layers.inference import inference, shallow_copy
 from neonlite.layers.weights import parameter_states
-from neonlite.messages import describe
-from neonlite.models.base import ModelBase
-from neonlite.models.generation import BeamSearch
-from neonlite.models.training import TrainingMethods, use_batch_size_of
-from neonlite.models.training_data import check_inputs
-from neonlite.optimizers import Optimizer
-from neonlite.optimizers.rules import OPTIMIZERS
+from neonlite.models import base, generation, training, training_data
+from neonlite.optimizers import Optimizer, rules
 from neonlite.transforms import Cost, Metric, get_metric
 from neonlite.transforms.functions import COSTS
-from neonlite.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +53,7 @@ class MetricValues(OneElement):
     metric: object = None  # that computed the values
 
     @classmethod
-    def of(cls, values: ArrayLike, metric: object = None) -> MetricValues:
+    def of(cls, values: typing.ArrayLike, metric: object = None) -> MetricValues:
         """Return a sequence of values, or one value, as a MetricValues."""
         array = np.atleast_1d(np.asarray(values, np.float64)).view(cls)
         array.metric = metric
@@ -100,15 +92,15 @@ class MetricValues(OneElement):
         return figure
 
 
-class EvaluationMethods(ModelBase):
+class EvaluationMethods(base.ModelBase):
     """Metrics, the cost and the outputs of a model for a data set."""
 
-    @defers_interrupt
-    @exclusive
+    @concurrency.defers_interrupt
+    @concurrency.exclusive
     def eval(
         self,
         dataset: NervanaDataIterator | None = None,
-        metric: Metric | Cost | str | Callable[..., ArrayLike] | None = None,
+        metric: Metric | Cost | str | Callable[..., typing.ArrayLike] | None = None,
     ) -> MetricValues:
         """Return a metric of a data set.
 
@@ -145,7 +137,7 @@ class EvaluationMethods(ModelBase):
         if isinstance(metric, str | Cost):
             metric = get_metric(metric)
         if isinstance(metric, type) or not callable(metric):
-            raise TypeError(f"{self.name}.eval: expected a metric, such as Accuracy(), got {describe(metric)}")
+            raise TypeError(f"{self.name}.eval: expected a metric, such as Accuracy(), got {messages.describe(metric)}")
         outputs_encoder, targets_encoder = self.target_encoder, getattr(dataset, "target_encoder", None)
 
         def decode(y: Any, t: Any) -> tuple[Any, Any]:
@@ -161,8 +153,8 @@ class EvaluationMethods(ModelBase):
         values = map_outputs(self, dataset, evaluate)
         return MetricValues.of(mean_over_rows(gather(self, dataset, values)), metric)
 
-    @defers_interrupt
-    @exclusive
+    @concurrency.defers_interrupt
+    @concurrency.exclusive
     def eval_cost(self, dataset: NervanaDataIterator) -> float:
         """Return the mean cost over the rows of a data set. Each row counts once.
 
@@ -196,8 +188,8 @@ class EvaluationMethods(ModelBase):
 
         return float(mean_over_rows(gather(self, dataset, map_outputs(self, dataset, evaluate))))
 
-    @defers_interrupt
-    @exclusive
+    @concurrency.defers_interrupt
+    @concurrency.exclusive
     def get_outputs(self, dataset: NervanaDataIterator) -> NDArray[Any]:
         """Return the outputs of the network for a data set; ``predict`` returns numbers in the units of ``fit(X, y)``.
 
@@ -215,8 +207,8 @@ class EvaluationMethods(ModelBase):
         outputs = np.concatenate(gather(self, dataset, parts))
         return outputs if outputs.ndim == 2 else outputs.transpose(0, 2, 1)
 
-    @defers_interrupt
-    @exclusive
+    @concurrency.defers_interrupt
+    @concurrency.exclusive
     def get_outputs_beam(
         self, dataset: NervanaDataIterator, num_beams: int = 0, steps: int | None = None
     ) -> NDArray[np.int64]:
@@ -236,13 +228,13 @@ class EvaluationMethods(ModelBase):
         numpy.ndarray
             Token ids (rows, steps).
         """
-        BeamSearch(cast(Seq2Seq, self.layers))  # raises an error for another network
+        generation.BeamSearch(cast(Seq2Seq, self.layers))  # raises an error for another network
 
         def run(x: Any) -> Any:
             x = x[0] if isinstance(x, list | tuple) else x
             with shallow_copy(self.layers) as network:
                 network.allocate()
-                return BeamSearch(network).beamsearch(x, num_beams or 1, steps)[0][:, 0].T
+                return generation.BeamSearch(network).beamsearch(x, num_beams or 1, steps)[0][:, 0].T
 
         tokens = map_outputs(self, dataset, lambda y, t, columns, n: y[:, columns].T, run)
         return np.concatenate(gather(self, dataset, tokens))
@@ -266,9 +258,9 @@ def map_minibatches(
     """
     parts: list[Part] = []
     remaining, be = num_rows, network.be
-    is_sharded = isinstance(minibatches, ResumableIterator)
+    is_sharded = isinstance(minibatches, iterator.ResumableIterator)
     for x, t in minibatches:
-        raise_interrupt()
+        concurrency.raise_interrupt()
         if remaining <= 0:
             break
         width = network.num_samples(x) if (x[0] if isinstance(x, list | tuple) else x).shape[1] else 0
@@ -286,12 +278,12 @@ def map_minibatches(
                 columns = slice(0, n) if steps == 1 else [s * width + i for s in range(steps) for i in range(n)]
             parts.append(function(y, t, columns, n))
     if remaining == num_rows:
-        raise ValueError(f"{where}: expected a data set with at least one row, got {describe(minibatches)}")
+        raise ValueError(f"{where}: expected a data set with at least one row, got {messages.describe(minibatches)}")
     return parts
 
 
 def map_outputs(
-    model: ModelBase,
+    model: base.ModelBase,
     dataset: Any,
     function: Callable[[Any, Any, Any, int], Part],
     run: Callable[[Any], Any] | None = None,
@@ -302,11 +294,11 @@ def map_outputs(
     state.
     """
     model.check_can_evaluate()
-    check_inputs(model.name, model.input_encoder, dataset)
+    training_data.check_inputs(model.name, model.input_encoder, dataset)
     model.initialize(check_dataset(f"{model.name}: dataset", dataset))
 
     def evaluate() -> list[Part]:
-        if isinstance(dataset, ResumableIterator):
+        if isinstance(dataset, iterator.ResumableIterator):
             dataset.minibatch = 0  # its epoch starts again, also with another batch size than before
         before = dataset.get_state() if hasattr(dataset, "get_state") else None
 
@@ -325,13 +317,13 @@ def map_outputs(
     return atomic(evaluate)
 
 
-def gather(model: ModelBase, dataset: Any, parts: list[Part]) -> list[Part]:
+def gather(model: base.ModelBase, dataset: Any, parts: list[Part]) -> list[Part]:
     """Return the parts of all processes that evaluate together, in the order of the rows; of one process, its own.
 
     There is a part for each minibatch. A process may have fewer: the last minibatches may have no row for it.
     """
     shard = model.be.shard
-    if shard is None or not isinstance(dataset, ResumableIterator):
+    if shard is None or not isinstance(dataset, iterator.ResumableIterator):
         return parts
     everywhere = shard.communicator.all_gather_objects(parts)
     return [part for minibatch in zip_longest(*everywhere) for part in minibatch if part is not None]
@@ -403,15 +395,15 @@ class Benchmark:
         Whether to time each layer as well, which synchronizes a GPU after each layer. Default: True.
     """
 
-    @checks_arguments
-    def __init__(self, model: TrainingMethods, time_layers: bool = True) -> None:
+    @validation.checks_arguments
+    def __init__(self, model: training.TrainingMethods, time_layers: bool = True) -> None:
         self.model, self.time_layers, self.be = model, time_layers, model.be
 
     def __repr__(self) -> str:
         return f"Benchmark({self.model.name!r}, time_layers={self.time_layers})"
 
-    @exclusive
-    @checks_arguments
+    @concurrency.exclusive
+    @validation.checks_arguments
     def time(
         self,
         dataset: NervanaDataIterator,
@@ -454,9 +446,9 @@ class Benchmark:
             There is no cost or no optimizer to train with.
         """
         model = self.model
-        cost = from_name(f"{model.name}: cost", cost, COSTS) or model.cost
-        optimizer = from_name(f"{model.name}: optimizer", optimizer, OPTIMIZERS) or model.optimizer
-        niterations, nskip = integer("niterations", niterations), integer("nskip", nskip, 0)
+        cost = validation.from_name(f"{model.name}: cost", cost, COSTS) or model.cost
+        optimizer = validation.from_name(f"{model.name}: optimizer", optimizer, rules.OPTIMIZERS) or model.optimizer
+        niterations, nskip = validation.integer("niterations", niterations), validation.integer("nskip", nskip, 0)
         if not inference and (cost is None or optimizer is None):
             raise RuntimeError(
                 f"{model.name}: expected cost and optimizer for training steps. Pass them, or inference=True."
@@ -486,7 +478,7 @@ class Benchmark:
                 for i, (x, t) in enumerate(islice(batches, nskip + niterations)):
                     if i == nskip:
                         times.clear()
-                    with use_batch_size_of(model, x):
+                    with training.use_batch_size_of(model, x):
                         step(x, t)
         return {name: np.array(values) for name, values in times.items()}
 
@@ -516,10 +508,10 @@ class Benchmark:
             There are no durations, no functions, or not more than ``nskip`` iterations.
         """
         functions = (np.mean, np.median, np.amin, np.amax) if functions is None else functions
-        nskip = integer("print_stats: nskip", nskip, 0)
+        nskip = validation.integer("print_stats: nskip", nskip, 0)
         if not stats or not len(functions):
             what = ("durations, the return value of time", stats) if not stats else ("one or more functions", functions)
-            raise ValueError(f"print_stats: expected {what[0]}, got {describe(what[1])}")
+            raise ValueError(f"print_stats: expected {what[0]}, got {messages.describe(what[1])}")
         if few := [name for name, values in stats.items() if len(values) <= nskip]:
             raise ValueError(
                 f"print_stats: expected nskip below {len(stats[few[0]])}, the number of iterations of {few[0]}, "
@@ -561,7 +553,7 @@ def preserve_state(model: Any, optimizer: Any) -> Iterator[None]:
     attributes, weights, rng_state = vars(model).copy(), model.get_weights(), model.be.rng_get_state()
     optimizer_state = None if optimizer is None else optimizer.get_state()
     pairs = [(w, states) for layer in model.layers.leaves() for (w, _), states in parameter_states(layer)]
-    parameters = [(w, states) for w, states in pairs if not isinstance(states, RemoteStates)]
+    parameters = [(w, states) for w, states in pairs if not isinstance(states, batch_size.RemoteStates)]
     before = [(w.updates, [(tensor, tensor.get()) for tensor in states]) for w, states in parameters]
     try:
         yield

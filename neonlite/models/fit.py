@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from neonlite import tree_structure, typing
 from neonlite.backend import on_its_backend
 from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
 from neonlite.backend.concurrency import DeferredInterrupt
@@ -17,8 +18,7 @@ from neonlite.data import NervanaDataIterator
 from neonlite.distributed.communicator import Communicator, launched_rank_and_size, world
 from neonlite.distributed.optimizer import Distributed
 from neonlite.encoders.targets import ClassEncoder
-from neonlite.layers import GeneralizedCost, Multicost
-from neonlite.layers.recurrent import RecurrentBase
+from neonlite.layers import GeneralizedCost, Multicost, recurrent
 from neonlite.models.base import ModelBase
 from neonlite.models.training import TrainingMethods, train
 from neonlite.models.training_data import (
@@ -31,8 +31,6 @@ from neonlite.models.training_data import (
 )
 from neonlite.optimizers import Adam, Optimizer
 from neonlite.transforms import Cost, Metric
-from neonlite.tree_structure import refuse_in_trace
-from neonlite.typing import ArrayLike, ClassWeights, Data
 
 DEFAULT_EPOCHS = 10
 
@@ -56,19 +54,19 @@ class FitMethods(TrainingMethods):
     @overload
     def fit(
         self,
-        X: Data | NervanaDataIterator,
-        y: Data | str | None = None,
+        X: typing.Data | NervanaDataIterator,
+        y: typing.Data | str | None = None,
         *,
         epochs: int = DEFAULT_EPOCHS,
         batch_size: int = DEFAULT_BATCH_SIZE,
         cost: GeneralizedCost | Cost | str | None = None,
         optimizer: Optimizer | str | None = None,
         validation_split: float = 0.0,
-        validation_data: tuple[Data, Data] | NervanaDataIterator | None = None,
+        validation_data: tuple[typing.Data, typing.Data] | NervanaDataIterator | None = None,
         metrics: Sequence[Metric | str] | Metric | str | None = None,
         callbacks: Callbacks | Sequence[Callback] | Callback | None = None,
-        sample_weight: ArrayLike | None = None,
-        class_weight: ClassWeights | str | None = None,
+        sample_weight: typing.ArrayLike | None = None,
+        class_weight: typing.ClassWeights | str | None = None,
         shuffle: bool = True,
         progress_bar: bool = True,
         layout: str | None = None,
@@ -215,7 +213,7 @@ class FitMethods(TrainingMethods):
         >>> model.predict_classes([[0.5], [2.5]]).tolist()
         ['low', 'high']
         """
-        refuse_in_trace(f"{self.name}.fit", "Call it outside of the compiled function")
+        tree_structure.refuse_in_trace(f"{self.name}.fit", "Call it outside of the compiled function")
         if isinstance(optimizer, Distributed):
             distributed, optimizer = distributed or True, optimizer.optimizer
         communicator = get_communicator(self, distributed)
@@ -325,7 +323,7 @@ def prepare_rows(
     """Return the data sets of arrays, whose rows are independent sequences."""
     where, processes = encoded.where, 1 if communicator is None else communicator.size
     for layer in model.layers.leaves():
-        if isinstance(layer, RecurrentBase):
+        if isinstance(layer, recurrent.RecurrentBase):
             layer.reset_cells = True
     if train_set.ndata < processes:
         raise ValueError(f"{where}: expected a row for each of {processes} processes, got {train_set.ndata} rows.")

@@ -12,9 +12,7 @@ from neonlite.backend import Tensor
 from neonlite.backend.tensor import OneHot
 from neonlite.backend.validation import check_number, instance, integer
 from neonlite.data.text import get_tokenizer, tokens_to_ids
-from neonlite.layers import Seq2Seq
-from neonlite.layers.inference import shallow_copy
-from neonlite.layers.recurrent import RecurrentBase
+from neonlite.layers import Seq2Seq, inference, recurrent
 from neonlite.messages import describe
 from neonlite.models.base import ModelBase
 
@@ -102,8 +100,8 @@ def check_prompt(prompt: object, vocab_size: int) -> list[int]:
 def generate_tokens(model: ModelBase, tokens: list[int], length: int, temperature: float, seed: int) -> Iterator[int]:
     """Yield the tokens that ``sample`` generates."""
     rng, be = np.random.default_rng(seed), model.layers.be
-    with shallow_copy(model.layers) as network:
-        is_recurrent = any(isinstance(x, RecurrentBase) for x in network.leaves())
+    with inference.shallow_copy(model.layers) as network:
+        is_recurrent = any(isinstance(x, recurrent.RecurrentBase) for x in network.leaves())
         predictor = predict_stepwise(network) if is_recurrent else predict_windowed(network)
         with be.lock, be.batch_size(1):
             next(predictor)

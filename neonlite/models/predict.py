@@ -12,27 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend import on_its_backend
-from neonlite.backend.concurrency import defers_interrupt
+from neonlite.backend import concurrency, on_its_backend
 from neonlite.backend.validation import checks_arguments, integer, warn
-from neonlite.data import ArrayIterator, NervanaDataIterator
-from neonlite.data.iterator import first_true_row, map_rows, to_array, transpose_hint
+from neonlite.data import ArrayIterator, NervanaDataIterator, iterator
 from neonlite.data.minibatches import MappedArray, MinibatchBuffers, Preprocessing
 from neonlite.encoders.inputs import ArrayEncoder
 from neonlite.encoders.targets import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.inference import inference
-from neonlite.models.base import ModelBase
-from neonlite.models.evaluation import EvaluationMethods, MetricValues, as_columns, map_minibatches, output_rows
-from neonlite.models.training_data import (
-    MinibatchIterator,
-    check_targets,
-    expects_probabilities,
-    in_memory,
-    is_minibatches,
-    metric_for,
-    split_column,
-    target_encoder_for,
-)
+from neonlite.models import base, evaluation, training_data
 from neonlite.optree import Operand
 from neonlite.transforms import Cost, Logistic, Metric, Softmax
 from neonlite.typing import Data, LayerShapes, is_float_array
@@ -41,7 +28,7 @@ DEFAULT_ROWS = 128  # the rows of a minibatch if the backend has no batch size
 MAX_UNSCALED_INPUT = 50  # larger uint8 inputs cause a warning
 
 
-class PredictionMethods(EvaluationMethods):
+class PredictionMethods(evaluation.EvaluationMethods):
     """Predictions and metrics of a model for arrays."""
 
     @property
@@ -49,7 +36,7 @@ class PredictionMethods(EvaluationMethods):
         """The labels in the order of the outputs, if ``fit`` was given one class for each row, else None."""
         return self.target_encoder.classes if isinstance(self.target_encoder, ClassEncoder) else None
 
-    @defers_interrupt
+    @concurrency.defers_interrupt
     @checks_arguments
     def predict(
         self, X: Data | NervanaDataIterator, preprocessed: bool | None = None, batch_size: int | None = None
@@ -89,7 +76,7 @@ class PredictionMethods(EvaluationMethods):
         values = outputs if self.target_encoder is None else self.target_encoder.decode(outputs)
         return values[0] if is_single else values
 
-    @defers_interrupt
+    @concurrency.defers_interrupt
     def op_tree(self, X: Data, preprocessed: bool | None = None) -> Operand | list[Operand]:
         """Return the outputs for rows as an op-tree of the rows and the weights, with the preprocessing of the model.
 
@@ -176,7 +163,7 @@ class PredictionMethods(EvaluationMethods):
             outputs = np.concatenate([1 - outputs, outputs], axis=1)
         return outputs[0] if is_single else outputs
 
-    @defers_interrupt
+    @concurrency.defers_interrupt
     def predict_classes(self, X: Data | NervanaDataIterator, batch_size: int | None = None) -> NDArray[Any]:
         """Return the most probable class of each row, as a label of ``fit(X, y)``.
 
@@ -204,7 +191,7 @@ class PredictionMethods(EvaluationMethods):
         classes = class_indices(outputs) if encoder is None else encoder.classes_of(where, outputs)
         return classes[0] if is_single else classes
 
-    @defers_interrupt
+    @concurrency.defers_interrupt
     @on_its_backend
     @checks_arguments
     def evaluate(
@@ -248,15 +235,15 @@ class PredictionMethods(EvaluationMethods):
         given: list[Any] = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
         computed: dict[str, Metric] = {}
         for x in given:
-            metric = metric_for(where, encoder, x)
+            metric = training_data.metric_for(where, encoder, x)
             name = x if isinstance(x, str) else metric.metric_names[0] if len(metric.metric_names) == 1 else x.classnm
             if name in computed:
                 raise ValueError(
                     f"{where}: expected metrics of different names, got {name} twice. Call evaluate for each."
                 )
             computed[name] = metric
-        if y is None and is_minibatches(where, X):
-            X = MinibatchIterator(self, where, X)
+        if y is None and training_data.is_minibatches(where, X):
+            X = training_data.MinibatchIterator(self, where, X)
         if isinstance(X, NervanaDataIterator):
             with batch_size_of(self, X):
                 return {name: as_value(self.eval(X, metric), metric) for name, metric in computed.items()}
@@ -265,15 +252,15 @@ class PredictionMethods(EvaluationMethods):
                 f"{where}: expected targets y, got None. Pass evaluate(X, y), or an iterator with targets."
             )
         if isinstance(y, str):
-            X, y = split_column(where, X, y)
+            X, y = training_data.split_column(where, X, y)
         y = np.asarray(y) if isinstance(y, MappedArray) else y
         outputs, is_single = raw_outputs(self, where, X, None, batch_size)
         if is_single:
             raise ValueError(f"{where}: expected rows (n, ...), got one sample. Pass X[None] and y[None].")
         if encoder is None:
-            encoder = target_encoder_for(where, self.layers, y, self.cost, is_training=False)
+            encoder = training_data.target_encoder_for(where, self.layers, y, self.cost, is_training=False)
         targets = encoder.encode(where, y)
-        check_targets(where, self.layers, encoder, targets, y)
+        training_data.check_targets(where, self.layers, encoder, targets, y)
         if isinstance(encoder, ClassEncoder):
             targets = one_hot(targets, outputs.shape[1])
         outputs, targets = encoder.decode(outputs), encoder.decode(targets)
@@ -281,12 +268,12 @@ class PredictionMethods(EvaluationMethods):
             raise ValueError(
                 f"{where}: expected X and y with equal numbers of rows, got {len(outputs)} and {len(targets)}"
             )
-        columns, t = (self.be.array(as_columns(x), dtype=x.dtype.name) for x in (outputs, targets))
+        columns, t = (self.be.array(evaluation.as_columns(x), dtype=x.dtype.name) for x in (outputs, targets))
         return {name: as_value(metric(columns, t), metric) for name, metric in computed.items()}
 
 
 def raw_outputs(
-    model: EvaluationMethods,
+    model: evaluation.EvaluationMethods,
     where: str,
     X: Any,
     preprocessed: bool | None = None,
@@ -295,19 +282,19 @@ def raw_outputs(
 ) -> tuple[NDArray[Any], bool]:
     """Return the outputs of the network, or of another one, for rows, and whether ``X`` is one sample."""
     model.check_can_evaluate()
-    if is_minibatches(where, X):
-        X = MinibatchIterator(model, where, X)
+    if training_data.is_minibatches(where, X):
+        X = training_data.MinibatchIterator(model, where, X)
     if hasattr(X, "nbatches"):
         with batch_size_of(model, X):
             outputs = model.get_outputs(X)
         return outputs if outputs.ndim == 2 else outputs.transpose(0, 2, 1), False
     batch_size = model.be.bsz or DEFAULT_ROWS if batch_size is None else integer(f"{where}: batch_size", batch_size)
     if model.input_encoder is not None:
-        X = map_rows(X) if isinstance(model.input_encoder, ArrayEncoder) else X
+        X = iterator.map_rows(X) if isinstance(model.input_encoder, ArrayEncoder) else X
         batch = model.input_encoder.as_batch(X)
         rows: Any = model.input_encoder.encode(where, X if batch is None else batch)
         is_uint8 = model.preprocessing is None and rows.dtype == np.uint8
-        if is_uint8 and (largest := in_memory(rows).max()) > MAX_UNSCALED_INPUT:
+        if is_uint8 and (largest := training_data.in_memory(rows).max()) > MAX_UNSCALED_INPUT:
             warn(
                 f"{where}: the rows are uint8 up to {largest} and are not scaled, as the training data were floats. "
                 "Scale them in the same way."
@@ -322,7 +309,7 @@ def raw_outputs(
                 model.initialize(ArrayIterator(rows, lshape=model.layers.in_shape, partial_last=True))
     outputs = predict_rows(where, network or model.layers, rows, model.preprocessing, preprocessed, batch_size)
     if not np.isfinite(outputs).all():
-        row = first_true_row(~np.isfinite(outputs))
+        row = iterator.first_true_row(~np.isfinite(outputs))
         warn(f"{where}: the outputs of row {row} are NaN or infinite. Check the weights: model.get_weights()")
     return outputs, batch is not None
 
@@ -351,7 +338,9 @@ def predict_rows(
 
     with be.lock, inference(network) as run:  # so that all rows use the same weights
         return np.concatenate(
-            map_minibatches(where, network, minibatches(), len(arrays[0]), run, partial(output_rows, where))
+            evaluation.map_minibatches(
+                where, network, minibatches(), len(arrays[0]), run, partial(evaluation.output_rows, where)
+            )
         )
 
 
@@ -367,7 +356,7 @@ def read_rows(where: str, X: Any, shape: Any) -> tuple[list[Any], list[Any]]:
         shapes, inputs = shape, list(X)
     else:
         shapes, inputs = [shape], [X]
-    arrays = [map_rows(to_array(where, x, "X")) for x in inputs]
+    arrays = [iterator.map_rows(iterator.to_array(where, x, "X")) for x in inputs]
     if len({*map(len, arrays)}) > 1:
         raise ValueError(f"{where}: expected arrays with equal numbers of rows, got {[*map(len, arrays)]}")
     for x, expected in zip(arrays, shapes, strict=True):
@@ -385,7 +374,7 @@ def flatten_rows(x: NDArray[Any]) -> NDArray[Any]:
 def check_finite_rows(where: str, x: NDArray[Any], first: int) -> None:
     """Raise ValueError for NaN or infinity; ``first`` is the index of the first row."""
     if is_float_array(x) and not np.isfinite(x).all():
-        row = first + first_true_row(~np.isfinite(x))
+        row = first + iterator.first_true_row(~np.isfinite(x))
         raise ValueError(
             f"{where}: expected finite values, got NaN or infinity in row {row}. Remove these rows, or replace the "
             "values."
@@ -397,7 +386,7 @@ def check_shape(where: str, x: NDArray[Any], shape: Any) -> None:
     sizes, row = shape if isinstance(shape, tuple) else (shape,), x.shape[1:]
     if math.prod(sizes) == math.prod(row) and (1 in (len(sizes), len(row)) or ones_off(sizes) == ones_off(row)):
         return
-    hint = transpose_hint(row, sizes)
+    hint = iterator.transpose_hint(row, sizes)
     if not hint and len(sizes) == len(row) == 2 and sizes[0] == row[0]:
         hint = f"call model.set_seq_len({row[1]}) first"
     if x.ndim == 2 and len(x) == math.prod(sizes):
@@ -433,9 +422,13 @@ def ones_off(sizes: Iterable[int]) -> list[int]:
     return [n for n in sizes if n != 1]
 
 
-def batch_size_of(model: ModelBase, dataset: Any) -> AbstractContextManager[object]:
+def batch_size_of(model: base.ModelBase, dataset: Any) -> AbstractContextManager[object]:
     """Return a context with the batch size of minibatches that have one; others have that of the backend."""
-    return model.be.batch_size(dataset.batch_size) if isinstance(dataset, MinibatchIterator) else nullcontext()
+    return (
+        model.be.batch_size(dataset.batch_size)
+        if isinstance(dataset, training_data.MinibatchIterator)
+        else nullcontext()
+    )
 
 
 def is_one_sample(X: Any, shape: LayerShapes | None) -> bool:
@@ -449,15 +442,15 @@ def is_one_sample(X: Any, shape: LayerShapes | None) -> bool:
         return False
 
 
-def predicts_classes(model: ModelBase) -> bool:
+def predicts_classes(model: base.ModelBase) -> bool:
     """Return whether the outputs are probabilities of classes, by the last activation and the cost."""
     transform, cost = getattr(model.layers.get_terminal(), "transform", None), model.cost
     if isinstance(transform, Softmax):
         return True
-    return isinstance(transform, Logistic) if cost is None else expects_probabilities(cost)
+    return isinstance(transform, Logistic) if cost is None else training_data.expects_probabilities(cost)
 
 
 def as_value(values: Any, metric: Metric) -> Any:
     """Return a metric's only value as a float, several as an array that can be plotted."""
-    array = MetricValues.of(values, metric)
+    array = evaluation.MetricValues.of(values, metric)
     return array.only() if array.size == 1 else array

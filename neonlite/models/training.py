@@ -9,36 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend import Block, Tensor
+from neonlite import tree_structure, typing
+from neonlite.backend import Block, Tensor, objects
 from neonlite.backend.batch_size import RemoteStates, Shard, global_batch_size, use_shard
 from neonlite.backend.concurrency import DeferredInterrupt
-from neonlite.backend.objects import has_builtin_method
 from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import from_name, integer, warn, with_attributes
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.callbacks.callback import check_dataset
 from neonlite.data import ArrayIterator, NervanaDataIterator, Text
 from neonlite.initializers import compute_dtype
-from neonlite.layers import BatchNorm, GeneralizedCost, Multicost
-from neonlite.layers.buffers import num_features
-from neonlite.layers.inference import assign_gradients, differentiated_outputs
-from neonlite.layers.linear import QuantizedLayer
+from neonlite.layers import BatchNorm, GeneralizedCost, Multicost, buffers, inference, linear
 from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe, wording
-from neonlite.models.base import ModelBase
-from neonlite.models.data_parallel import DataParallel
-from neonlite.models.training_data import check_scale
-from neonlite.optimizers import LossScaling, Optimizer, get_param_list
+from neonlite.models import base, data_parallel, training_data
+from neonlite.optimizers import LossScaling, Optimizer, get_param_list, rules, schedule, wrappers
 from neonlite.optimizers.optimizer import last_writer
-from neonlite.optimizers.rules import OPTIMIZERS
-from neonlite.optimizers.schedule import counts_updates
-from neonlite.optimizers.wrappers import Errors, flatten_optimizers
 from neonlite.optree import Operand
 from neonlite.programs import Jit, jit
-from neonlite.transforms import Cost
-from neonlite.transforms.functions import COSTS
-from neonlite.tree_structure import use_in_trace
-from neonlite.typing import HALF_DTYPES
+from neonlite.transforms import Cost, functions
 
 
 def train_epochs(
@@ -99,7 +88,7 @@ def train_minibatch(
     model.total_cost = model.epoch_cost / model.minibatch_index
 
 
-class TrainingMethods(ModelBase):
+class TrainingMethods(base.ModelBase):
     """The training step of a model."""
 
     def train_step(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int = 0) -> float:
@@ -169,7 +158,7 @@ class TrainingMethods(ModelBase):
     def _build_step(self, x: Any, t: Any) -> tuple[Any, list[Operand | None], list[tuple[Operand, Operand]]]:
         """Return the network that a step trains, and its costs and errors as of ``differentiated_outputs``."""
         outputs = self.layers(x, training=True)
-        return self.layers, *differentiated_outputs(self.layers, self.cost, outputs, t, self.scale_errors)
+        return self.layers, *inference.differentiated_outputs(self.layers, self.cost, outputs, t, self.scale_errors)
 
     def _recompute_outputs(self, x: Any) -> None:
         """Compute the outputs of the layers, for the inputs of ``compute_gradients``, at inference."""
@@ -237,7 +226,7 @@ class TrainingMethods(ModelBase):
                 return None, means
         return self.compute_gradients(x, t)
 
-    def scale_errors(self, errors: Errors) -> Errors:
+    def scale_errors(self, errors: wrappers.Errors) -> wrappers.Errors:
         """Return the errors of the outputs, multiplied by the scale of a ``LossScaling`` optimizer.
 
         Parameters
@@ -306,7 +295,7 @@ def train(
     epoch then starts again, at the first row.
     """
     callbacks = CallbackBase() if callbacks is None else callbacks
-    optimizer = from_name(f"{model.name}.fit: optimizer", optimizer, OPTIMIZERS)
+    optimizer = from_name(f"{model.name}.fit: optimizer", optimizer, rules.OPTIMIZERS)
     check_arguments(model, dataset, cost, optimizer, callbacks)
     num_epochs = integer(f"{model.name}.fit: num_epochs", num_epochs, 0)
     accumulate = integer(f"{model.name}.fit: accumulate", accumulate)
@@ -336,7 +325,7 @@ def train(
                     else:
                         states.clear()  # those of another class that defines ``optimize``
             model.optimizer = optimizer
-        check_scale(model, dataset)
+        training_data.check_scale(model, dataset)
         check_batch_norm(model, dataset)
         before = {name: getattr(model, name) for name in (*model.progress_fields, *START_FIELDS)}
         encoding = model.layers.input_encoding
@@ -398,7 +387,7 @@ def start_training(
     if (shard := model.be.shard) is not None:
         if shard.communicator.shard_states:
             check_can_shard(model)
-        model.data_parallel = DataParallel(model, dataset, shard, num_epochs, interrupt)
+        model.data_parallel = data_parallel.DataParallel(model, dataset, shard, num_epochs, interrupt)
         interrupt.is_agreed = False
     model.ndata = dataset.ndata
     for name in ("preprocessing", "input_encoder", "target_encoder"):  # what predict applies
@@ -422,7 +411,7 @@ def interrupt_callbacks(model: TrainingMethods) -> None:
 
 def is_own(optimizer: Any) -> bool:
     """Return whether all updates of an optimizer are those of ``Optimizer``, which knows to whom states belong."""
-    return optimizer is None or None not in map(last_writer, flatten_optimizers(optimizer))
+    return optimizer is None or None not in map(last_writer, wrappers.flatten_optimizers(optimizer))
 
 
 def last_statement(model: TrainingMethods) -> object:
@@ -466,7 +455,7 @@ def restore_step_on_failure(model: TrainingMethods) -> None:
 
 
 @contextmanager
-def use_batch_size_of(model: ModelBase, x: Tensor | list[Tensor]) -> Iterator[int]:
+def use_batch_size_of(model: base.ModelBase, x: Tensor | list[Tensor]) -> Iterator[int]:
     """Use the batch size of a minibatch in this thread; yield it. Recurrent states do not pass to another size."""
     first = x[0] if isinstance(x, list | tuple) else x
     width = model.layers.num_samples(x) if first.shape[1] else 0
@@ -481,7 +470,7 @@ def use_batch_size_of(model: ModelBase, x: Tensor | list[Tensor]) -> Iterator[in
             reset_states(model)
 
 
-def reset_states(model: ModelBase) -> None:
+def reset_states(model: base.ModelBase) -> None:
     """Let the next minibatch start from recurrent states of zeros."""
     for layer in model.layers.leaves():
         layer.set_state({})
@@ -495,12 +484,13 @@ def check_arguments(
 ) -> None:
     """Raise TypeError or ValueError if ``fit`` cannot use its arguments."""
     check_dataset(f"{model.name}.fit: dataset", dataset, ". For arrays pass epochs= instead: fit(X, y, epochs=10)")
-    if (quantized := next((x for x in model.layers.leaves() if isinstance(x, QuantizedLayer)), None)) is not None:
+    quantized = next((x for x in model.layers.leaves() if isinstance(x, linear.QuantizedLayer)), None)
+    if quantized is not None:
         raise ValueError(
             f"{model.name}.fit: expected float weights, got the {quantized.number_format} weights of {quantized.name}. "
             "Train the model that was quantized, then call its quantize again."
         )
-    cost = from_name(f"{model.name}.fit: cost", cost, COSTS)
+    cost = from_name(f"{model.name}.fit: cost", cost, functions.COSTS)
     if not isinstance(cost, Cost):
         with_attributes(f"{model.name}.fit: cost", cost, "get_cost", "a cost, such as CrossEntropyMulti(),")
     way_out = f". The number of epochs is epochs={optimizer}." if type(optimizer) is int else ""
@@ -524,8 +514,8 @@ def check_can_shard(model: TrainingMethods) -> None:
             f"{where}: expected an optimizer that defines update_rule, got {describe(model.optimizer)}, whose optimize "
             "updates all parameters. Set shard_states = False on all ranks."
         )
-    is_half = any(w.info.dtype in HALF_DTYPES for w in model.layers.parameters)
-    if is_half and any(x.stochastic_round for x in flatten_optimizers(model.optimizer)):
+    is_half = any(w.info.dtype in typing.HALF_DTYPES for w in model.layers.parameters)
+    if is_half and any(x.stochastic_round for x in wrappers.flatten_optimizers(model.optimizer)):
         raise ValueError(
             f"{where}: expected an optimizer without stochastic_round, got {describe(model.optimizer)}, which draws "
             "random numbers for all parameters on every rank. Use stochastic_round=False, or shard_states = False."
@@ -538,7 +528,7 @@ def check_batch_norm(model: TrainingMethods, dataset: NervanaDataIterator) -> No
     if isinstance(dataset, ArrayIterator) and dataset.partial_last:
         sizes.add(dataset.ndata % model.be.bsz)
     for layer in model.layers.leaves():
-        if 1 in sizes and isinstance(layer, BatchNorm) and layer.nfm == num_features(layer.in_shape):
+        if 1 in sizes and isinstance(layer, BatchNorm) and layer.nfm == buffers.num_features(layer.in_shape):
             warn(
                 f"{model.name}.fit: {layer.name}: a minibatch of one row is normalized to 0, so it does not train the "
                 "layers before. Use a batch size of 2 or more that leaves no single row."
@@ -562,8 +552,8 @@ def check_epochs(model: TrainingMethods, num_epochs: int) -> None:
             f"{model.name}.fit: nothing was trained: {who} ended this training after {trained}. {way_out} to continue."
         )
     elif num_epochs and isinstance(model.optimizer, Optimizer):
-        for optimizer in flatten_optimizers(model.optimizer):
-            is_of_epochs = getattr(optimizer, "learning_rate", 0) and not counts_updates(optimizer.schedule)
+        for optimizer in wrappers.flatten_optimizers(model.optimizer):
+            is_of_epochs = getattr(optimizer, "learning_rate", 0) and not schedule.counts_updates(optimizer.schedule)
             if is_of_epochs and not optimizer.get_rate(num_epochs - 1):
                 warn(
                     f"{model.name}.fit: the learning rate is 0 in epoch {num_epochs}, so the weights do not "
@@ -608,7 +598,7 @@ def diagnosis(model: TrainingMethods, x: Any, t: Any) -> str:
     if nonfinite(tensors(t)):
         return "the targets contain NaN or infinity; an iterator with check_finite=True reports the row and the column"
     remedies = REMEDIES
-    if model.be.default_dtype_name in HALF_DTYPES and model.loss_scaling is None:
+    if model.be.default_dtype_name in typing.HALF_DTYPES and model.loss_scaling is None:
         remedies += f", LossScaling(optimizer) or float32 instead of {model.be.default_dtype_name}"
     if weights := model.nonfinite_weights():
         return f"the previous step left NaN or infinity in {shortened_list(weights)}; possible remedies: {remedies}"
@@ -730,7 +720,7 @@ def is_expression(model: Any) -> bool:
 
 def has_builtin_costs(cost: GeneralizedCost) -> bool:
     """Return whether no method of the user computes a cost or its errors."""
-    return not any(name in vars(cost) or not has_builtin_method(type(cost), name) for name in COST_METHODS)
+    return not any(name in vars(cost) or not objects.has_builtin_method(type(cost), name) for name in COST_METHODS)
 
 
 def network_gradients(model: Any, x: Any, t: Any, shard: Shard | None = None) -> list[Operand | None]:
@@ -741,11 +731,11 @@ def network_gradients(model: Any, x: Any, t: Any, shard: Shard | None = None) ->
     """
     if not is_expression(model):
         raise NotAnExpressionError
-    use_in_trace(model.cost)
+    tree_structure.use_in_trace(model.cost)
     network, means, roots = model._build_step(x, t)
     if not roots:
         raise ValueError(f"{model.cost.name}: expected targets for at least one output, got None for all.")
-    assign_gradients(network, roots)
+    inference.assign_gradients(network, roots)
     return means
 
 

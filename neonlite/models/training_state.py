@@ -13,11 +13,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.batch_size import check_states_are_local, complete_batch_size
-from neonlite.backend.concurrency import exclusive
-from neonlite.backend.objects import constructor_arguments, find_class
+from neonlite.backend import batch_size, concurrency, objects, validation
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
-from neonlite.backend.validation import check_keys, one_of, warn
 from neonlite.data.iterator import POSITION, check_position
 from neonlite.data.minibatches import Preprocessing
 from neonlite.distributed.communicator import may_become_distributed
@@ -25,11 +22,8 @@ from neonlite.encoders.inputs import InputEncoder
 from neonlite.encoders.targets import TargetEncoder
 from neonlite.files import printable, write_atomic
 from neonlite.initializers import Initializer, compute_dtype
-from neonlite.layers import Layer, LayerContainer
-from neonlite.layers.buffers import num_elements
-from neonlite.layers.images import ImageLayer
+from neonlite.layers import Layer, LayerContainer, buffers, images, parameter
 from neonlite.layers.layer import set_trainable
-from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.recurrent import other_batch_size
 from neonlite.layers.weights import (
     INT_LIMIT,
@@ -44,8 +38,7 @@ from neonlite.layers.weights import (
 )
 from neonlite.messages import truncate_message
 from neonlite.models.training_data import check_encoders
-from neonlite.optimizers import Optimizer, Schedule
-from neonlite.optimizers.wrappers import flatten_optimizers
+from neonlite.optimizers import Optimizer, Schedule, wrappers
 from neonlite.transforms import Transform
 from neonlite.typing import FLOAT_DTYPES, INSTALL_ML_DTYPES, has_bfloat16, is_float_array
 
@@ -216,7 +209,7 @@ class TrainingState(NamedTuple):
                 "type": be.name,
                 "datatype": be.default_dtype_name,
                 "compat_mode": be.compat_mode,
-                "batch_size": complete_batch_size(be),
+                "batch_size": batch_size.complete_batch_size(be),
             },
         }
         if keep_states:
@@ -235,7 +228,7 @@ class TrainingState(NamedTuple):
         return copy
 
     @staticmethod
-    @exclusive
+    @concurrency.exclusive
     def from_model(
         model: Any, keep_states: bool = True, on_all_ranks: bool = True
     ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -290,7 +283,7 @@ class TrainingState(NamedTuple):
         def build() -> Any:
             for part in iter_dicts(description):
                 is_object = isinstance(part.get("type"), str) and isinstance(part.get("config"), dict)
-                if is_object and not issubclass(find_class(part["type"]), (kind, *parts)):
+                if is_object and not issubclass(objects.find_class(part["type"]), (kind, *parts)):
                     raise ValueError(f"unexpected {part['type']}")
             return kind.recursive_gen(description)
 
@@ -336,9 +329,9 @@ class TrainingState(NamedTuple):
             if name not in described:
                 return None
             encoder = self.build_object(kind, "encoders", name)
-            config, arguments = described[name]["config"], constructor_arguments(type(encoder))
+            config, arguments = described[name]["config"], objects.constructor_arguments(type(encoder))
             # an argument that is missing would have its default
-            self.call_checked(f"encoders.{name}", check_keys, "the arguments", config, arguments)
+            self.call_checked(f"encoders.{name}", validation.check_keys, "the arguments", config, arguments)
             return encoder
 
         return {"input_encoder": build(InputEncoder, "inputs"), "target_encoder": build(TargetEncoder, "targets")}
@@ -385,7 +378,7 @@ class TrainingState(NamedTuple):
         if "updates" in self.description["training"]:
             saved = {names.get(key, key): x for key, x in self.get_field(dict, "training", "updates").items()}
         else:  # an older file: all parameters were updated as often
-            kinds = [] if optimizer is None else [(x.kind, x.t) for x in flatten_optimizers(optimizer)]
+            kinds = [] if optimizer is None else [(x.kind, x.t) for x in wrappers.flatten_optimizers(optimizer)]
             saved = {name: kinds * n for name, n in layers.items()} if len(kinds) == 1 else {}
         if unknown := saved.keys() - layers.keys():
             raise CheckpointError(f"{self.file}: training.updates: no layer for {', '.join(unknown)}")
@@ -451,7 +444,7 @@ class TrainingState(NamedTuple):
             kind: {rename_array(key, separator, num_parts, names): x for key, x in arrays[kind].items()}
             for kind, separator, num_parts in RENAMED
         }
-        new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and not x.is_allocated]
+        new = [x for x in network.leaves() if isinstance(x, parameter.ParameterLayer) and not x.is_allocated]
         on_failure(release_weights, new)
         if not model.initialized:
             if is_new:
@@ -522,7 +515,7 @@ class TrainingState(NamedTuple):
         restore_on_failure(model, *progress, *loaded)
         vars(model).update(progress | loaded)
         if lost:
-            warn(f"{self.file}: {other_batch_size([*lost], next(iter(lost.values())), be.bsz)}")
+            validation.warn(f"{self.file}: {other_batch_size([*lost], next(iter(lost.values())), be.bsz)}")
 
     def resume(self, dataset: Any, callbacks: Any) -> None:
         """Restore the position of the training data, unless that is None, and the state of the callbacks."""
@@ -575,9 +568,11 @@ def check_sizes(network: Any) -> None:
     as the row and all parameters.
     """
     shapes = network.in_shape if isinstance(network.in_shape, list) else [network.in_shape]
-    limit = max(SMALL_ROW, MAX_GROWTH * (sum(map(num_elements, shapes)) + network.num_parameters))
+    limit = max(SMALL_ROW, MAX_GROWTH * (sum(map(buffers.num_elements, shapes)) + network.num_parameters))
     for layer in network.leaves():
-        size = max(num_elements(layer.out_shape), layer.padded_size if isinstance(layer, ImageLayer) else 0)
+        size = max(
+            buffers.num_elements(layer.out_shape), layer.padded_size if isinstance(layer, images.ImageLayer) else 0
+        )
         if size > limit:
             raise ValueError(
                 f"{layer.name}: expected at most {limit} elements for a row, got {size}. If this is intended, create "
@@ -607,7 +602,7 @@ def rename_array(key: str, separator: str, num_parts: int, names: dict[str, str]
 
 def get_compat_mode(backend: dict[str, Any]) -> Any:
     """Return the compatibility mode in the description of a backend; raise ValueError if it is unknown."""
-    return one_of("compat_mode", backend.get("compat_mode"), (None, "caffe"))
+    return validation.one_of("compat_mode", backend.get("compat_mode"), (None, "caffe"))
 
 
 def check_index(value: Any) -> int:
@@ -620,7 +615,7 @@ def check_index(value: Any) -> int:
 def check_structure(state: Any, template: Any) -> None:
     """Raise ValueError unless a state has the keys of a template, and non-negative integers where that has integers."""
     if isinstance(template, dict):
-        check_keys("the state", state, template)
+        validation.check_keys("the state", state, template)
         for key in template:
             check_structure(state[key], template[key])
     elif type(template) is int:
@@ -632,7 +627,7 @@ def allocate_for_weights(network: Any, new: list[Any], weights: dict[str, NDArra
     specs = [(layer.name, spec) for layer in new for spec in layer.saved_specs()]
     entries = [TensorEntry(name, spec.name, spec, weights.get(f"{name}.{spec.name}")) for name, spec in specs]
     check_entries(network, entries, MATCHED_LAYERS)
-    allocate_parameters(new)
+    parameter.allocate_parameters(new)
     for layer in network.leaves():
         if any(t is None for t in layer.persistent_tensors.values()):
             if hasattr(layer, "init_params"):  # the running statistics of BatchNorm, weights of Model.quantize
@@ -653,7 +648,9 @@ def check_dtypes(arrays: dict[str, dict[str, NDArray[Any]]], datatype: str, roun
 
     ``rounded``: the dtypes of other weights, by name.
     """
-    floats = ("float64",) if datatype == "float64" else ("float32", one_of("datatype", datatype, FLOAT_DTYPES))
+    floats = (
+        ("float64",) if datatype == "float64" else ("float32", validation.one_of("datatype", datatype, FLOAT_DTYPES))
+    )
     for kind, named in arrays.items():
         for name, array in named.items():
             dtypes = (rounded[name],) if kind == "weights" and name in rounded else floats
@@ -687,7 +684,7 @@ def iter_optimizer_states(model: Any, on_all_ranks: bool) -> Iterator[tuple[str,
     """
     parallel = model.data_parallel
     if parallel is None:
-        check_states_are_local(model.name, model.layers.parameters)
+        batch_size.check_states_are_local(model.name, model.layers.parameters)
     for layer in model.layers.leaves():
         for i, ((w, _), states) in enumerate(parameter_states(layer)):
             if parallel is not None and parallel.shards_states:

@@ -5,28 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from neonlite import layers as nn
 from neonlite.backend.validation import one_of
 from neonlite.data import Flip, Shift
 from neonlite.initializers import Constant, Gaussian, GlorotUniform, Initializer, Kaiming, Uniform
-from neonlite.layers import (
-    GRU,
-    LSTM,
-    Activation,
-    Affine,
-    Conv,
-    Deconv,
-    Dropout,
-    GenerativeAdversarial,
-    LayerNorm,
-    LookupTable,
-    MergeSum,
-    Pooling,
-    PositionalEncoding,
-    Recurrent,
-    Reshape,
-    SkipNode,
-    TransformerBlock,
-)
 from neonlite.layers.container import LayerLike
 from neonlite.transforms import Logistic, Rectlin, Softmax, Tanh
 
@@ -54,7 +36,7 @@ def mlp(nclass: int = 10, hidden: Sequence[int] = (200, 200), keep: float = 0.7)
     layers: Layers = []
     for n in hidden:
         layers.append(dense(n, init, Rectlin()))
-        layers += [Dropout(keep)] if keep < 1 else []
+        layers += [nn.Dropout(keep)] if keep < 1 else []
     return [*layers, softmax_head(nclass)]
 
 
@@ -103,9 +85,9 @@ def lenet(nclass: int = 10, filters: Sequence[int] = (16, 32, 64), hidden: int =
     """
     layers: Layers = []
     for k in filters:
-        layers += [conv_block(k, 3), Pooling(2)]
+        layers += [conv_block(k, 3), nn.Pooling(2)]
     layers += [dense(hidden, Kaiming(local=False), Rectlin())]
-    return [*layers, *([Dropout(keep)] if keep < 1 else []), softmax_head(nclass)]
+    return [*layers, *([nn.Dropout(keep)] if keep < 1 else []), softmax_head(nclass)]
 
 
 def cifar10_conv(nclass: int = 10) -> Layers:
@@ -123,8 +105,8 @@ def cifar10_conv(nclass: int = 10) -> Layers:
     """
     layers: Layers = []
     for k in (16, 32):
-        layers += [Conv((5, 5, k), Kaiming(), batch_norm=True, activation=Rectlin()), Pooling(2)]
-    hidden = Affine(500, Kaiming(local=False), batch_norm=True, activation=Rectlin())
+        layers += [nn.Conv((5, 5, k), Kaiming(), batch_norm=True, activation=Rectlin()), nn.Pooling(2)]
+    hidden = nn.Affine(500, Kaiming(local=False), batch_norm=True, activation=Rectlin())
     return [*layers, hidden, softmax_head(nclass)]
 
 
@@ -151,16 +133,16 @@ def allcnn(nclass: int = 10, width: int = 96, keep: float = 0.5) -> Layers:
     """
     layers: Layers = []
     for k in (width, 2 * width):
-        strided = Conv((3, 3, k), Kaiming(), padding=1, strides=2, batch_norm=True, activation=Rectlin())
-        layers += [conv_block(k, 3), conv_block(k, 3), strided, Dropout(keep)]
+        strided = nn.Conv((3, 3, k), Kaiming(), padding=1, strides=2, batch_norm=True, activation=Rectlin())
+        layers += [conv_block(k, 3), conv_block(k, 3), strided, nn.Dropout(keep)]
     layers += [
         conv_block(2 * width, 3),
         conv_block(2 * width, 1),
         conv_block(nclass, 1),
-        Pooling("all", op="avg"),
-        Reshape(-1),
+        nn.Pooling("all", op="avg"),
+        nn.Reshape(-1),
     ]
-    return [*layers, Activation(Softmax())]
+    return [*layers, nn.Activation(Softmax())]
 
 
 def resnet(nclass: int = 10, width: int = 16, blocks: int = 1) -> Layers:
@@ -188,11 +170,11 @@ def resnet(nclass: int = 10, width: int = 16, blocks: int = 1) -> Layers:
     for stage in range(3):
         for block in range(blocks):
             k, stride = width * 2**stage, 2 if stage and not block else 1
-            residual = [Conv((3, 3, k), Kaiming(), padding=1, strides=stride, batch_norm=True, activation=Rectlin())]
-            residual += [Conv((3, 3, k), Kaiming(), padding=1, batch_norm=True)]
-            shortcut = SkipNode() if stride == 1 else Conv((1, 1, k), Kaiming(), strides=stride, batch_norm=True)
-            layers += [MergeSum([residual, shortcut]), Activation(Rectlin())]
-    return [*layers, Pooling("all", op="avg"), softmax_head(nclass)]
+            residual = [nn.Conv((3, 3, k), Kaiming(), padding=1, strides=stride, batch_norm=True, activation=Rectlin())]
+            residual += [nn.Conv((3, 3, k), Kaiming(), padding=1, batch_norm=True)]
+            shortcut = nn.SkipNode() if stride == 1 else nn.Conv((1, 1, k), Kaiming(), strides=stride, batch_norm=True)
+            layers += [nn.MergeSum([residual, shortcut]), nn.Activation(Rectlin())]
+    return [*layers, nn.Pooling("all", op="avg"), softmax_head(nclass)]
 
 
 def autoencoder(filters: int = 8, channels: int = 1) -> Layers:
@@ -213,11 +195,11 @@ def autoencoder(filters: int = 8, channels: int = 1) -> Layers:
         The layers.
     """
     options: dict[str, Any] = {"init": Kaiming(), "padding": 1, "strides": 2, "bias": Constant(0)}
-    encoder = Conv((4, 4, filters), activation=Rectlin(), **options)
-    return [encoder, Deconv((4, 4, channels), activation=Logistic(), **options)]
+    encoder = nn.Conv((4, 4, filters), activation=Rectlin(), **options)
+    return [encoder, nn.Deconv((4, 4, channels), activation=Logistic(), **options)]
 
 
-def gan(shape: tuple[int, int, int] = (1, 8, 8), hidden: int = 64) -> GenerativeAdversarial:
+def gan(shape: tuple[int, int, int] = (1, 8, 8), hidden: int = 64) -> nn.GenerativeAdversarial:
     """Return a fully connected generator of images with values from -1 to 1, and its discriminator, for ``GAN``.
 
     Parameters
@@ -238,13 +220,13 @@ def gan(shape: tuple[int, int, int] = (1, 8, 8), hidden: int = 64) -> Generative
     """
     C, H, W = shape
     init = GlorotUniform()
-    generator: list[LayerLike] = [dense(hidden, init, Rectlin()), dense(C * H * W, init, Tanh()), Reshape(shape)]
+    generator: list[LayerLike] = [dense(hidden, init, Rectlin()), dense(C * H * W, init, Tanh()), nn.Reshape(shape)]
     discriminator: list[LayerLike] = [
-        Reshape(C * H * W),
+        nn.Reshape(C * H * W),
         dense(hidden, init, Rectlin(slope=0.1)),
         dense(1, init, Logistic()),
     ]
-    return GenerativeAdversarial(generator, discriminator)
+    return nn.GenerativeAdversarial(generator, discriminator)
 
 
 def rnn(nclass: int, width: int = 256, depth: int = 1) -> Layers:
@@ -264,7 +246,7 @@ def rnn(nclass: int, width: int = 256, depth: int = 1) -> Layers:
     list of Layer
         The layers.
     """
-    return recurrent_language_model(nclass, width, depth, lambda init: Recurrent(width, init, None, Tanh()))
+    return recurrent_language_model(nclass, width, depth, lambda init: nn.Recurrent(width, init, None, Tanh()))
 
 
 def lstm(nclass: int, width: int = 256, depth: int = 1) -> Layers:
@@ -284,7 +266,7 @@ def lstm(nclass: int, width: int = 256, depth: int = 1) -> Layers:
     list of Layer
         The layers.
     """
-    return recurrent_language_model(nclass, width, depth, lambda init: LSTM(width, init, None, Tanh(), Logistic()))
+    return recurrent_language_model(nclass, width, depth, lambda init: nn.LSTM(width, init, None, Tanh(), Logistic()))
 
 
 def gru(nclass: int, width: int = 256, depth: int = 1) -> Layers:
@@ -304,13 +286,13 @@ def gru(nclass: int, width: int = 256, depth: int = 1) -> Layers:
     list of Layer
         The layers.
     """
-    return recurrent_language_model(nclass, width, depth, lambda init: GRU(width, init, None, Tanh(), Logistic()))
+    return recurrent_language_model(nclass, width, depth, lambda init: nn.GRU(width, init, None, Tanh(), Logistic()))
 
 
 def recurrent_language_model(nclass: int, width: int, depth: int, make_layer: Callable[[Initializer], Any]) -> Layers:
     """Return an embedding, recurrent layers, and a softmax over ``nclass`` tokens."""
     layers = [make_layer(Uniform(-(width**-0.5), width**-0.5)) for _ in range(depth)]
-    return [LookupTable(nclass, width // 2, Gaussian(scale=1.0)), *layers, softmax_head(nclass)]
+    return [nn.LookupTable(nclass, width // 2, Gaussian(scale=1.0)), *layers, softmax_head(nclass)]
 
 
 def transformer(nclass: int, width: int = 128, heads: int = 4, depth: int = 2, keep: float = 0.9) -> Layers:
@@ -346,25 +328,31 @@ def transformer(nclass: int, width: int = 128, heads: int = 4, depth: int = 2, k
     alibi_slopes = [8.0 ** (1 - h) for h in range(heads)]
     offsets = [h + 1 if h < heads // 2 else 0 for h in range(heads)]
     blocks = [
-        TransformerBlock(width, heads, 4 * width, init, True, keep, alibi_slopes=alibi_slopes, alibi_offsets=offsets)
+        nn.TransformerBlock(width, heads, 4 * width, init, True, keep, alibi_slopes=alibi_slopes, alibi_offsets=offsets)
         for _ in range(depth)
     ]
-    return [LookupTable(nclass, width, Gaussian()), PositionalEncoding(), *blocks, LayerNorm(), softmax_head(nclass)]
+    return [
+        nn.LookupTable(nclass, width, Gaussian()),
+        nn.PositionalEncoding(),
+        *blocks,
+        nn.LayerNorm(),
+        softmax_head(nclass),
+    ]
 
 
-def softmax_head(nclass: int) -> Affine:
+def softmax_head(nclass: int) -> nn.Affine:
     """Return the output layer: the probabilities of ``nclass`` classes."""
     return dense(nclass, GlorotUniform(), Softmax())
 
 
-def dense(nout: int, init: Initializer, activation: Any) -> Affine:
+def dense(nout: int, init: Initializer, activation: Any) -> nn.Affine:
     """Return a fully connected layer with a bias."""
-    return Affine(nout, init, bias=Constant(0), activation=activation)
+    return nn.Affine(nout, init, bias=Constant(0), activation=activation)
 
 
-def conv_block(filters: int, size: int) -> Conv:
+def conv_block(filters: int, size: int) -> nn.Conv:
     """Return a convolution that preserves the image size, with batch normalization and Rectlin."""
-    return Conv((size, size, filters), Kaiming(), padding=size // 2, batch_norm=True, activation=Rectlin())
+    return nn.Conv((size, size, filters), Kaiming(), padding=size // 2, batch_norm=True, activation=Rectlin())
 
 
 MODELS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (mlp, lenet, cifar10_conv, allcnn, resnet)}

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from neonlite.ops.functions import Gradients, Shape, accumulation_dtype
 from neonlite.typing import BackendBase, Namespace, NativeArray, Operand
 
+Values = Sequence[Any]  # arrays or op-trees: the states of a step, their errors, and what its backward pass reads
 Functions = Sequence[Callable[..., Any]]  # the activation function, and that of the gates; or their derivatives
 # {name of an activation function: (f(be, x), dE/dx of y = f(x) as a function of be, dE/dy and y)}
 FUNCTIONS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any, Any], Any]]] = {
@@ -55,31 +56,21 @@ def split_gates(be: Any, z: Any, count: int) -> list[Any]:
     return [take_rows(be, z, k * n, n) for k in range(count)]
 
 
-def rnn_step(
-    be: Any, z: Sequence[Any], previous: Sequence[Any], W_recur: Any, functions: Functions
-) -> tuple[list[Any], ...]:
+def rnn_step(be: Any, z: Values, previous: Values, W_recur: Any, functions: Functions) -> tuple[list[Any], ...]:
     """Return ``h = f(z + W_recur h)``."""
     total = z[0] + W_recur @ previous[0]
     return [functions[0](total)], [], [total]
 
 
 def rnn_step_backward(
-    be: Any,
-    errors: Sequence[Any],
-    previous: Sequence[Any],
-    states: Sequence[Any],
-    saved: Sequence[Any],
-    W_recur: Any,
-    derivatives: Functions,
+    be: Any, errors: Values, previous: Values, states: Values, saved: Values, W_recur: Any, derivatives: Functions
 ) -> tuple[Any, list[Any]]:
     """Return dz, and the error of the previous h."""
     dz = derivatives[0](errors[0], states[0])
     return dz, [transpose(be, W_recur) @ dz]
 
 
-def lstm_step(
-    be: Any, z: Sequence[Any], previous: Sequence[Any], W_recur: Any, functions: Functions
-) -> tuple[list[Any], ...]:
+def lstm_step(be: Any, z: Values, previous: Values, W_recur: Any, functions: Functions) -> tuple[list[Any], ...]:
     """Return ``h = o a(c)`` and ``c = f c + i g``; and the gates i, f, o, the candidate g, and a(c)."""
     (h, c), (activation, gate) = previous, functions
     total = z[0] + W_recur @ h
@@ -91,13 +82,7 @@ def lstm_step(
 
 
 def lstm_step_backward(
-    be: Any,
-    errors: Sequence[Any],
-    previous: Sequence[Any],
-    states: Sequence[Any],
-    saved: Sequence[Any],
-    W_recur: Any,
-    derivatives: Functions,
+    be: Any, errors: Values, previous: Values, states: Values, saved: Values, W_recur: Any, derivatives: Functions
 ) -> tuple[Any, list[Any]]:
     """Return dz, and the errors of the previous h and c."""
     (dh, dc), (i, f, o, g, a), (activation, gate) = errors, saved, derivatives
@@ -108,9 +93,7 @@ def lstm_step_backward(
     return dz, [transpose(be, W_recur) @ dz, dc * f]
 
 
-def gru_step(
-    be: Any, z: Sequence[Any], previous: Sequence[Any], W_recur: Any, functions: Functions
-) -> tuple[list[Any], ...]:
+def gru_step(be: Any, z: Values, previous: Values, W_recur: Any, functions: Functions) -> tuple[list[Any], ...]:
     """Return ``h = (1 - u) h + u k``; and r h, the gates r and u, and the candidate k."""
     (h,), (activation, gate), n = previous, functions, W_recur.shape[1]
     of_gates = z[0] + take_rows(be, W_recur, 0, 2 * n) @ h
@@ -122,13 +105,7 @@ def gru_step(
 
 
 def gru_step_backward(
-    be: Any,
-    errors: Sequence[Any],
-    previous: Sequence[Any],
-    states: Sequence[Any],
-    saved: Sequence[Any],
-    W_recur: Any,
-    derivatives: Functions,
+    be: Any, errors: Values, previous: Values, states: Values, saved: Values, W_recur: Any, derivatives: Functions
 ) -> tuple[Any, list[Any]]:
     """Return dz, and the error of the previous h."""
     (dh,), (h,), (_, r, u, k), (activation, gate), n = errors, previous, saved, derivatives, W_recur.shape[1]

@@ -18,10 +18,9 @@ from numbers import Real
 from operator import add, or_, truediv
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
-from neonlite import typing
-from neonlite.backend import Backend, NervanaObject, Tensor
+from neonlite import name_hints, tree_structure, typing
+from neonlite.backend import Backend, NervanaObject, Tensor, concurrency
 from neonlite.backend.batch_size import RemoteStates, check_states_are_local, global_batch_size, require_batch_size
-from neonlite.backend.concurrency import Cache
 from neonlite.backend.objects import can_replay, constructor_arguments, same_objects
 from neonlite.backend.planning.assignment import write_array
 from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure, restore_on_failure
@@ -29,11 +28,9 @@ from neonlite.backend.validation import boolean, check_attributes, check_boolean
 from neonlite.functions import match
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
-from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule, counts_updates
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.programs import Program, Trace, flatten, label_leaves, operand_of, tracing, unflatten
-from neonlite.tree_structure import is_inside, refuse_in_trace, untraced
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 
 if TYPE_CHECKING:
@@ -51,7 +48,7 @@ NON_NEGATIVE_FIELDS = ("learning_rate", "wdecay", "epsilon")
 LIMIT_FIELDS = ("gradient_clip_norm", "gradient_clip_value", "param_clip_value")  # positive, or None
 
 
-@add_hints(OPTIMIZER)
+@name_hints.add_hints(name_hints.OPTIMIZER)
 class Optimizer(NervanaObject):
     """Base class of optimizers, which update the parameters of layers from their gradients.
 
@@ -120,7 +117,7 @@ class Optimizer(NervanaObject):
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
         self.t = 0
-        self._programs = Cache(MAX_PROGRAMS)
+        self._programs = concurrency.Cache(MAX_PROGRAMS)
 
     def __post_init__(self) -> None:
         """Set the name, and check the arguments."""
@@ -402,7 +399,7 @@ class Optimizer(NervanaObject):
             new, *others = rule._update(be, w, g, states, cast)
             results += [be.astype(new, w.info.dtype), *others]
         is_live = None
-        if is_inside():
+        if tree_structure.is_inside():
             is_live = reduce(or_, [*live, *(getattr(x, "is_live", 0) for x in like)])
         else:
             results = be.evaluate(results)
@@ -422,7 +419,7 @@ class Optimizer(NervanaObject):
 
     def _optimize(self, parameters: list[tuple[Owner, Parameter]], epoch: float) -> None:
         """Update parameters by a program, compiled once for these tensors and this batch size, and count the update."""
-        refuse_in_trace(f"{self.classnm}.optimize", "Use optimizer.step(parameters, gradients)")
+        tree_structure.refuse_in_trace(f"{self.classnm}.optimize", "Use optimizer.step(parameters, gradients)")
         program: Program | None = self._programs.find(program_key(parameters))
         if program is None or not program.is_current():
             steps = self._prepare(parameters, epoch)
@@ -457,7 +454,7 @@ class Optimizer(NervanaObject):
 
     def _step_by(self, parameters: Sequence[Tensor], gradients: Sequence[Operand], epoch: float) -> None:
         """Update parameters by gradients; in a function that is traced, record it for each run."""
-        with untraced() as trace:
+        with tree_structure.untraced() as trace:
             owners = [w.owner or ("", "") for w in parameters]
             steps = self._make_steps(parameters, gradients, Settings(epoch, owners))
         if trace is None:

@@ -10,20 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from neonlite.backend import NervanaObject
-from neonlite.backend.validation import (
-    check_attributes,
-    check_number,
-    check_signature,
-    checked_dataclass,
-    with_attributes,
-)
-from neonlite.messages import describe
-from neonlite.name_hints import SCHEDULE, add_hints
+from neonlite import messages, name_hints
+from neonlite.backend import NervanaObject, validation
 from neonlite.optree import Operand
 
 
-@add_hints(SCHEDULE)
+@name_hints.add_hints(name_hints.SCHEDULE)
 class Schedule(NervanaObject):
     """Constant learning rate, and base class of schedules, which implement ``get_learning_rate``.
 
@@ -61,17 +53,17 @@ class Schedule(NervanaObject):
         if isinstance(change, list | tuple):
             check_rates(self)
         else:
-            check_attributes(self, "change", low=0)
+            validation.check_attributes(self, "change", low=0)
         if isinstance(step_config, list | tuple):
             check_epochs(self)
         elif step_config is not None:
-            check_attributes(self, "step_config", low=1)
+            validation.check_attributes(self, "step_config", low=1)
 
     def __post_init__(self) -> None:
         """Set the name, and check the numbers."""
         NervanaObject.__init__(self)
         for name, low in self.lower_limits.items():
-            check_attributes(self, name, low=low)
+            validation.check_attributes(self, name, low=low)
         if hasattr(self, "schedule"):  # of which this one makes another
             check_schedule(self)
             self.counts_updates |= counts_updates(self.schedule)
@@ -120,7 +112,9 @@ def cosine_ramp(fraction: Any) -> float:
 
 def check_epochs(schedule: Schedule) -> None:
     """Raise ValueError unless the epochs of a schedule are increasing."""
-    steps = [check_number(f"{schedule.classnm}: an epoch of step_config", x, 0) for x in schedule.step_config]
+    steps = [
+        validation.check_number(f"{schedule.classnm}: an epoch of step_config", x, 0) for x in schedule.step_config
+    ]
     if steps != sorted(set(steps)):
         raise ValueError(f"{schedule.classnm}: expected increasing epochs in step_config, got {steps}.")
     schedule.step_config = steps
@@ -132,15 +126,15 @@ def check_rates(schedule: Schedule) -> None:
     if not isinstance(steps, list | tuple) or not isinstance(change, list | tuple) or len(steps) != len(change):
         raise ValueError(
             f"{schedule.classnm}: expected two lists of the same length, epochs and rates, "
-            f"got step_config={describe(steps)} and change={describe(change)}."
+            f"got step_config={messages.describe(steps)} and change={messages.describe(change)}."
         )
-    schedule.change = [check_number(f"{schedule.classnm}: a rate of change", x, 0) for x in change]
+    schedule.change = [validation.check_number(f"{schedule.classnm}: a rate of change", x, 0) for x in change]
 
 
 CONSTANT_SCHEDULE = Schedule()
 
 
-@checked_dataclass
+@validation.checked_dataclass
 class StepSchedule(Schedule):
     """Piecewise constant rate: ``change[i]`` from epoch ``step_config[i]`` on, before them that of the optimizer.
 
@@ -167,7 +161,7 @@ class StepSchedule(Schedule):
         check_epochs(self)
 
 
-@checked_dataclass
+@validation.checked_dataclass
 class PowerSchedule(Schedule):
     """Step decay: ``rate * change^floor(epoch / step_config)``.
 
@@ -188,7 +182,7 @@ class PowerSchedule(Schedule):
         return learning_rate * self.change ** (epoch // self.step_config)
 
 
-@checked_dataclass
+@validation.checked_dataclass
 class ExpSchedule(Schedule):
     """Inverse time decay: ``rate / (1 + decay * epoch)``.
 
@@ -206,7 +200,7 @@ class ExpSchedule(Schedule):
         return learning_rate / (1 + self.decay * epoch)
 
 
-@checked_dataclass
+@validation.checked_dataclass
 class PolySchedule(Schedule):
     """Polynomial decay: ``rate * (1 - epoch / total_epochs)^power``, and 0 after ``total_epochs``.
 
@@ -228,7 +222,7 @@ class PolySchedule(Schedule):
         return choose(remaining > 0, learning_rate * remaining**self.power, 0.0)
 
 
-@checked_dataclass
+@validation.checked_dataclass
 class ShiftSchedule(Schedule):
     """Step decay by powers of two: ``rate * 2^(-shift_size * floor(epoch / interval))``.
 
@@ -249,7 +243,7 @@ class ShiftSchedule(Schedule):
         return learning_rate * 2.0 ** (-self.shift_size * (epoch // self.interval))
 
 
-@checked_dataclass
+@validation.checked_dataclass
 class CosineSchedule(Schedule):
     """Cosine annealing: ``final + (rate - final) (1 + cos(pi epoch / total_epochs)) / 2``, then ``final``.
 
@@ -278,7 +272,7 @@ class CosineSchedule(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number(f"{self.classnm}: warmup", self.warmup, 0, self.total_epochs)
+        validation.check_number(f"{self.classnm}: warmup", self.warmup, 0, self.total_epochs)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         fraction = 1 - cosine_ramp((epoch - self.warmup) / (self.total_epochs - self.warmup))
@@ -286,7 +280,7 @@ class CosineSchedule(Schedule):
         return choose(epoch < self.warmup, rising, self.final + (learning_rate - self.final) * fraction)
 
 
-@checked_dataclass
+@validation.checked_dataclass
 class OneCycleSchedule(Schedule):
     """One cycle: from ``rate / div_factor`` up to the rate, then down to a small one, each along a half cosine.
 
@@ -322,8 +316,10 @@ class OneCycleSchedule(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_attributes(self, "pct_start", above=0, high=1)
-        check_number(f"{self.classnm}: pct_start * total_epochs", self.pct_start * self.total_epochs, above=1)
+        validation.check_attributes(self, "pct_start", above=0, high=1)
+        validation.check_number(
+            f"{self.classnm}: pct_start * total_epochs", self.pct_start * self.total_epochs, above=1
+        )
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         first, peak = learning_rate / self.div_factor, self.pct_start * self.total_epochs - 1
@@ -333,7 +329,7 @@ class OneCycleSchedule(Schedule):
         return choose(epoch < peak, rising, falling)
 
 
-@checked_dataclass
+@validation.checked_dataclass
 class WarmupSchedule(Schedule):
     """Linear warmup: multiply the rate of a schedule by ``(epoch + 1) / (epochs + 1)`` in the first ``epochs``.
 
@@ -365,7 +361,7 @@ class WarmupSchedule(Schedule):
         return rate * smaller((epoch + 1) / (self.epochs + 1), 1.0)
 
 
-@checked_dataclass
+@validation.checked_dataclass
 class ReducedSchedule(Schedule):
     """The rates of a schedule times ``scale``, but not reduced below ``min_rate``.
 
@@ -394,8 +390,8 @@ class ReducedSchedule(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_attributes(self, "scale", low=0, at_most=1)
-        check_attributes(self, "min_rate", low=0)
+        validation.check_attributes(self, "scale", low=0, at_most=1)
+        validation.check_attributes(self, "min_rate", low=0)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         rate = self.schedule.get_learning_rate(learning_rate, epoch)
@@ -403,7 +399,7 @@ class ReducedSchedule(Schedule):
         return choose(reduced > limit, reduced, limit)
 
 
-@checked_dataclass
+@validation.checked_dataclass
 class UpdateSchedule(Schedule):
     """A schedule whose epochs are updates of the parameters: the rate of each step instead of that of each epoch.
 
@@ -440,11 +436,11 @@ def counts_updates(schedule: Any) -> bool:
 
 def check_schedule(owner: Any) -> None:
     """Raise TypeError unless the attribute ``schedule`` has ``get_learning_rate(learning_rate, epoch)``."""
-    schedule = with_attributes(
+    schedule = validation.with_attributes(
         f"{owner.classnm}: schedule", owner.schedule, "get_learning_rate", "a Schedule, such as CosineSchedule(10),"
     )
     name, method = type(schedule).__name__, "get_learning_rate(learning_rate, epoch)"
     is_inherited = getattr(type(schedule), "get_learning_rate", None) is Schedule.get_learning_rate
     if is_inherited and type(schedule) is not Schedule and schedule.step_config is None:
         raise TypeError(f"{name}: expected a method {method}, got none. Implement it.")
-    check_signature(f"{name}.get_learning_rate", schedule.get_learning_rate, method, 1.0, 0)
+    validation.check_signature(f"{name}.get_learning_rate", schedule.get_learning_rate, method, 1.0, 0)

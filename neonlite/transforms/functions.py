@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable
 from functools import partial
 
+from neonlite import messages, typing
 from neonlite.backend import Backend
 from neonlite.backend.validation import by_name, check_number, integer, one_of
-from neonlite.messages import describe
 from neonlite.ops import composites
 from neonlite.optree import Operand
 from neonlite.transforms.transform import Cost, Transform, build_derivative, check_same_shape
-from neonlite.typing import OperandLike
 
 # --- activation functions ---
 
@@ -31,7 +30,7 @@ class Identity(Transform):
     def __call__(self, x: Operand) -> Operand:
         return x
 
-    def bprop(self, y: Operand) -> OperandLike:
+    def bprop(self, y: Operand) -> typing.OperandLike:
         return 1
 
     def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Operand:
@@ -77,7 +76,7 @@ class Rectlin(Transform):
     def __call__(self, x: Operand) -> Operand:
         return composites.leaky_relu(self.be, x, slope=self.slope)  # a leaf of the tree, as it may change at each step
 
-    def bprop(self, y: Operand) -> OperandLike:
+    def bprop(self, y: Operand) -> typing.OperandLike:
         if not self.has_grad_from_output:
             return super().bprop(y)
         grad = self.be.greater(y, 0)
@@ -110,7 +109,7 @@ class Rectlinclip(Rectlin):
     def __call__(self, x: Operand) -> Operand:
         return self.be.minimum(super().__call__(x), self.xcut)
 
-    def bprop(self, y: Operand) -> OperandLike:
+    def bprop(self, y: Operand) -> typing.OperandLike:
         return super().bprop(y) * self.be.less(y, self.xcut)
 
 
@@ -136,7 +135,7 @@ class Explin(Transform):
     def __call__(self, x: Operand) -> Operand:
         return composites.elu(self.be, x, alpha=self.alpha)
 
-    def bprop(self, y: Operand) -> OperandLike:
+    def bprop(self, y: Operand) -> typing.OperandLike:
         below = self.be.minimum(y, 0) + self.alpha * self.be.less_equal(y, 0)  # for x <= 0, alpha e^x = y + alpha
         return self.be.greater(y, 0) + below
 
@@ -156,12 +155,12 @@ class Normalizer(Transform):
         super().__init__(name)
         self.divisor = check_number("Normalizer: divisor", divisor)
         if not divisor:
-            raise ValueError(f"Normalizer: expected a nonzero divisor, got {describe(divisor)}")
+            raise ValueError(f"Normalizer: expected a nonzero divisor, got {messages.describe(divisor)}")
 
     def __call__(self, x: Operand) -> Operand:
         return x / self.divisor
 
-    def bprop(self, y: Operand) -> OperandLike:
+    def bprop(self, y: Operand) -> typing.OperandLike:
         return 1 / self.divisor
 
 
@@ -202,7 +201,7 @@ class Softmax(Transform):
         except IndexError as error:
             raise IndexError(f"{self.classnm}(axis={self.axis}): {error}") from None
 
-    def bprop(self, y: Operand) -> OperandLike:
+    def bprop(self, y: Operand) -> typing.OperandLike:
         return 1
 
     def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Operand:
@@ -235,7 +234,7 @@ class PixelwiseSoftmax(Softmax):
     def _reshape_to_channels(self, x: Operand) -> Operand:
         if x.shape[0] % self.c:
             raise ValueError(
-                f"PixelwiseSoftmax: expected x (c * H * W, N) with c = {self.c} channels, got {describe(x)}"
+                f"PixelwiseSoftmax: expected x (c * H * W, N) with c = {self.c} channels, got {messages.describe(x)}"
             )
         return self.be.reshape(x, (self.c, -1))
 
@@ -260,7 +259,7 @@ class Tanh(Transform):
     def __call__(self, x: Operand) -> Operand:
         return self.be.tanh(x)
 
-    def bprop(self, y: Operand) -> OperandLike:
+    def bprop(self, y: Operand) -> typing.OperandLike:
         return 1 - self.be.square(y)
 
 
@@ -283,7 +282,7 @@ class Logistic(Transform):
     def __call__(self, x: Operand) -> Operand:
         return self.be.sig(x)
 
-    def bprop(self, y: Operand) -> OperandLike:
+    def bprop(self, y: Operand) -> typing.OperandLike:
         return 1 if self.shortcut else y * (1 - y)
 
     def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Operand:

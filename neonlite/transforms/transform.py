@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neonlite.autodiff import Autodiff
-from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.batch_size import draw_samples
+from neonlite.backend import NervanaObject, Tensor, batch_size
 from neonlite.backend.validation import check_number
 from neonlite.messages import describe
 from neonlite.name_hints import COST, METRIC, TRANSFORM, add_hints
@@ -508,7 +507,7 @@ class ColorNoise(NervanaObject):
         if self.noise_level:
             if self.components is None or self.components.backend is not be:
                 self.components = be.array(self.scaled_components, name=f"{self.name}.components")
-            normal = draw_samples(be, lambda n: be.randn(self.components.shape[1], n), N)
+            normal = batch_size.draw_samples(be, lambda n: be.randn(self.components.shape[1], n), N)
             noise = be.dot(self.components, self.noise_level * normal)
             y = be.reshape(be.reshape(y, channels, -1, N) + be.reshape(noise, channels, 1, N), x.shape)
         return y
@@ -538,7 +537,7 @@ class ColorNoise(NervanaObject):
         op-tree
             (1, N).
         """
-        uniform = draw_samples(self.be, lambda n: self.be.rand(1, n), N)
+        uniform = batch_size.draw_samples(self.be, lambda n: self.be.rand(1, n), N)
         return bound * (2 * uniform - 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import Any, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,39 +45,15 @@ class ImageMethods(BackendBase):
 
     # --- convolution ---
 
-    @overload
     def fprop_conv(
         self,
         layer: ConvLayer,
         I: Tensor,
         F: Tensor,
         O: Tensor,
-        X: Tensor | None = None,
-        bias: Tensor | None = None,
-        bsum: Tensor | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        relu: bool = False,
-        brelu: bool = False,
-        slope: float = 0.0,
-        layer_op: object = None,
-        repeat: int = 1,
-    ) -> Tensor: ...
-
-    @overload
-    def fprop_conv(
-        self, layer: ConvLayer, I: Tensor, F: Tensor, O: Tensor, alpha: float, relu: bool = False, repeat: int = 1, /
-    ) -> Tensor: ...
-
-    def fprop_conv(
-        self,
-        layer: ConvLayer,
-        I: Tensor,
-        F: Tensor,
-        O: Tensor,
-        X: Any = None,
-        bias: Any = None,
-        bsum: Any = None,
+        X: Tensor | float | None = None,
+        bias: Tensor | float | None = None,
+        bsum: Tensor | float | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         relu: bool = False,
@@ -143,49 +119,24 @@ class ImageMethods(BackendBase):
         [12.0, 16.0, 24.0, 28.0]
         """
         _check_layer(self, "fprop_conv", layer, ConvLayer, "conv_layer")
-        X, bias, bsum, alpha, relu, repeat = parse_positional_args(X, bias, bsum, alpha, relu, repeat)
+        options = X, bias, bsum, alpha, beta, relu, brelu, slope, repeat
+        epilogue, alpha, beta, repeat = parse_epilogue("fprop_conv", *options, layer_relu=layer.relu)
         i, f, o = (I, layer.dimI, INPUT_AXES), (F, layer.dimF, FILTER_AXES), (O, layer.dimO, OUTPUT_AXES)
         check_layer_shapes(self, "fprop_conv", layer, I=i, F=f, O=o)
-        relu = relu or layer.relu
 
         def run(buffer: Tensor, alpha: float, beta: float) -> bool:
             arrays = array_as(self, images, layer.dimI), array_as(self, filters, layer.dimF)
             o = array_as(self, buffer, layer.dimO)
-            is_plain_bias = bias is not None and bias.is_contiguous and bias.info.dtype == images.info.dtype
-            if is_plain_bias and alpha == 1 and not beta:
-                epilogue = array_as(self, bias, (layer.K,)), relu and not (brelu or slope)
-                if self.primitives.try_conv_bias(layer, *arrays, o, *epilogue):
+            b = None if alpha != 1 or beta else epilogue.bias
+            if b is not None and b.is_contiguous and b.info.dtype == images.info.dtype:
+                bias_array = array_as(self, b, (layer.K,))
+                if self.primitives.try_conv_bias(layer, *arrays, o, bias_array, epilogue.is_plain_relu):
                     return True
             self.primitives.conv_fprop(layer, *arrays, o, alpha, beta)
             return False
 
         images, filters = as_contiguous(self, I), as_contiguous(self, F)
-        options = (X, bias, bsum, alpha, beta, relu, brelu, slope, repeat)
-        return _run_convolution(self, "fprop_conv", run, O, layer.K, (I, F), *options)
-
-    @overload
-    def bprop_conv(
-        self,
-        layer: ConvLayer,
-        F: Tensor,
-        E: Tensor,
-        grad_I: Tensor,
-        X: Tensor | None = None,
-        bias: Tensor | None = None,
-        bsum: Tensor | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        relu: bool = False,
-        brelu: bool = False,
-        slope: float = 0.0,
-        layer_op: object = None,
-        repeat: int = 1,
-    ) -> Tensor: ...
-
-    @overload
-    def bprop_conv(
-        self, layer: ConvLayer, F: Tensor, E: Tensor, grad_I: Tensor, alpha: float, repeat: int = 1, /
-    ) -> Tensor: ...
+        return _run_convolution(self, "fprop_conv", run, O, layer.K, (I, F), epilogue, alpha, beta, repeat)
 
     def bprop_conv(
         self,
@@ -193,9 +144,9 @@ class ImageMethods(BackendBase):
         F: Tensor,
         E: Tensor,
         grad_I: Tensor,
-        X: Any = None,
-        bias: Any = None,
-        bsum: Any = None,
+        X: Tensor | float | None = None,
+        bias: Tensor | float | None = None,
+        bsum: Tensor | float | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         relu: bool = False,
@@ -244,7 +195,8 @@ class ImageMethods(BackendBase):
             If a dtype is not the layer object's.
         """
         _check_layer(self, "bprop_conv", layer, ConvLayer, "conv_layer")
-        X, bias, bsum, alpha, relu, repeat = parse_positional_args(X, bias, bsum, alpha, relu, repeat, has_relu=False)
+        options = X, bias, bsum, alpha, beta, relu, brelu, slope, repeat
+        epilogue, alpha, beta, repeat = parse_epilogue("bprop_conv", *options)
         f, e, d = (F, layer.dimF, FILTER_AXES), (E, layer.dimO, OUTPUT_AXES), (grad_I, layer.dimI, INPUT_AXES)
         check_layer_shapes(self, "bprop_conv", layer, F=f, E=e, grad_I=d)
 
@@ -254,8 +206,7 @@ class ImageMethods(BackendBase):
             return False
 
         filters, errors = as_contiguous(self, F), as_contiguous(self, E)
-        options = (X, bias, bsum, alpha, beta, relu, brelu, slope, repeat)
-        return _run_convolution(self, "bprop_conv", run, grad_I, layer.C, (F, E), *options)
+        return _run_convolution(self, "bprop_conv", run, grad_I, layer.C, (F, E), epilogue, alpha, beta, repeat)
 
     def update_conv(
         self,
@@ -571,6 +522,38 @@ class ImageMethods(BackendBase):
         return delta
 
 
+class Epilogue(NamedTuple):
+    """What ``fprop_conv`` and ``bprop_conv`` compute of the result of a convolution."""
+
+    X: Tensor | None
+    bias: Tensor | None
+    bsum: Tensor | None
+    relu: bool
+    brelu: bool
+    slope: float
+
+    @property
+    def is_plain_relu(self) -> bool:
+        """Whether it is max(x, 0)."""
+        return self.relu and not (self.brelu or self.slope)
+
+    def apply(self, be: BackendBase, out: Tensor, channels: int, has_bias: bool) -> None:
+        """Add the bias, unless the convolution has done so; apply relu or brelu; sum the channels."""
+        X, bias, bsum, relu, brelu, slope = self
+        result = out.reshape(channels, -1)
+        value: Any = result if bias is None or has_bias else result + as_contiguous(be, bias).reshape(channels, 1)
+        has_relu = has_bias and be.primitives.supports_fused_relu and self.is_plain_relu
+        if brelu and X is not None:
+            x = as_contiguous(be, X).reshape(channels, -1)
+            value = value * ((x > 0) + slope * (x < 0) if slope else x > 0)
+        elif relu and not has_relu:
+            value = be.maximum(value, 0) + slope * be.minimum(value, 0) if slope else be.maximum(value, 0)
+        if value is not result:
+            result[:] = value
+        if bsum is not None:
+            _sum_channels(be, result, bsum)
+
+
 def _run_convolution(
     be: BackendBase,
     name: str,
@@ -578,64 +561,30 @@ def _run_convolution(
     out: Tensor,
     channels: int,
     operands: tuple[Tensor, ...],
-    X: Tensor | None,
-    bias: Tensor | None,
-    bsum: Tensor | None,
+    epilogue: Epilogue,
     alpha: float,
     beta: float,
-    relu: bool,
-    brelu: bool,
-    slope: float,
     repeat: int,
 ) -> Tensor:
     """Run a convolution into ``out``, then its epilogue; ``run`` returns whether it added the bias."""
-    (repeat,) = check_ints(name, 1, repeat=repeat)
-    alpha, beta, slope = check_floats(name, alpha=alpha, beta=beta, slope=slope)
-    tensors = {k: t for k, t in (("X", X), ("bias", bias), ("bsum", bsum)) if t is not None}
+    tensors = {k: getattr(epilogue, k) for k in ("X", "bias", "bsum") if getattr(epilogue, k) is not None}
     check_tensors(be, name, **tensors)
     for k, t in tensors.items():
         if t.size != (out.size if k == "X" else channels):
             expected = f"{out.shape}, that of the result" if k == "X" else f"{(channels, 1)}"
             raise ValueError(f"be.{name}: expected {k} of shape {expected}, got {describe(t)}")
-    if brelu and X is None:
+    if epilogue.brelu and epilogue.X is None:
         raise ValueError(f"be.{name}: expected X with brelu, got None. brelu multiplies by X > 0.")
-    X = out if beta and X is None else X
+    X = out if beta and epilogue.X is None else epilogue.X
     for _ in range(repeat):
-        with output_buffer(be, out, *operands, *(() if beta else (X, bias))) as buffer:
+        with output_buffer(be, out, *operands, *(() if beta else (X, epilogue.bias))) as buffer:
             if beta and X is not None and X is not buffer:
                 buffer[:] = as_contiguous(be, X).reshape(buffer.shape)
             with IgnoreFPErrors():
                 has_bias = run(buffer, alpha, beta)
             if not beta:
-                has_relu = has_bias and be.primitives.supports_fused_relu and not (brelu or slope)
-                rest = X, None if has_bias else bias, bsum, relu and not has_relu, brelu, slope
-                _apply_epilogue(be, buffer, channels, *rest)
+                epilogue.apply(be, buffer, channels, has_bias)
     return out
-
-
-def _apply_epilogue(
-    be: BackendBase,
-    out: Tensor,
-    channels: int,
-    X: Tensor | None,
-    bias: Tensor | None,
-    bsum: Tensor | None,
-    relu: bool,
-    brelu: bool,
-    slope: float,
-) -> None:
-    """Add the bias, apply relu or brelu, and sum the channels, each if requested."""
-    result = out.reshape(channels, -1)
-    value: Any = result if bias is None else result + as_contiguous(be, bias).reshape(channels, 1)
-    if brelu and X is not None:
-        x = as_contiguous(be, X).reshape(channels, -1)
-        value = value * ((x > 0) + slope * (x < 0) if slope else x > 0)
-    elif relu:
-        value = be.maximum(value, 0) + slope * be.minimum(value, 0) if slope else be.maximum(value, 0)
-    if value is not result:
-        result[:] = value
-    if bsum is not None:
-        _sum_channels(be, result, bsum)
 
 
 def _sum_channels(be: BackendBase, images: Tensor, out: Tensor) -> None:
@@ -675,14 +624,29 @@ def _check_scales(primitive: str, alpha: Any, beta: Any, ascale: Any, bpower: An
     return check_floats(primitive, alpha=alpha, beta=beta, ascale=ascale, bpower=bpower)
 
 
-def parse_positional_args(
-    X: Any, bias: Any, bsum: Any, alpha: float, relu: bool, repeat: int, has_relu: bool = True
-) -> tuple[Any, Any, Any, float, bool, int]:
-    """Return X, bias, bsum, alpha, relu and repeat, where the first three may be the guide's (alpha, relu, repeat)."""
-    if not isinstance(X, Real):
-        return X, bias, bsum, alpha, relu, repeat
-    rest: list[Any] = [x for x in (bias, bsum) if isinstance(x, Real)]
-    bias, bsum = (None if isinstance(x, Real) else x for x in (bias, bsum))
-    if has_relu and rest:
-        relu = bool(rest.pop(0))
-    return None, bias, bsum, float(X), relu, rest[0] if rest else repeat
+def parse_epilogue(
+    name: str,
+    X: Any,
+    bias: Any,
+    bsum: Any,
+    alpha: float,
+    beta: float,
+    relu: bool,
+    brelu: bool,
+    slope: float,
+    repeat: int,
+    layer_relu: bool | None = None,
+) -> tuple[Epilogue, float, float, int]:
+    """Return the epilogue, alpha, beta and repeat; X, bias and bsum may be the guide's (alpha, relu, repeat).
+
+    ``layer_relu`` is the relu of the layer object; None for a primitive of which the guide has (alpha, repeat).
+    """
+    if isinstance(X, Real):
+        rest: list[Any] = [x for x in (bias, bsum) if isinstance(x, Real)]
+        bias, bsum = (None if isinstance(x, Real) else x for x in (bias, bsum))
+        if layer_relu is not None and rest:
+            relu = bool(rest.pop(0))
+        X, alpha, repeat = None, float(X), rest[0] if rest else repeat
+    (repeat,) = check_ints(name, 1, repeat=repeat)
+    alpha, beta, slope = check_floats(name, alpha=alpha, beta=beta, slope=slope)
+    return Epilogue(X, bias, bsum, relu or bool(layer_relu), brelu, slope), alpha, beta, repeat

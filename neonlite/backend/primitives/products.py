@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from neonlite.backend.primitives.geometry import (
-    as_contiguous,
-    check_floats,
-    check_ints,
-    check_same_dtype,
-    check_tensors,
-    compute_dtype,
-    with_error_prefix,
-)
+from neonlite import optree, typing
+from neonlite.backend.primitives import geometry
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.validation import check_open, check_shape, ignore_fp_errors, restore_fp_errors
 from neonlite.messages import describe
-from neonlite.optree import Operand
-from neonlite.typing import HALF_DTYPES, BackendBase
 
 
-class MatmulMethods(BackendBase):
+class MatmulMethods(typing.BackendBase):
     """The methods of ``Backend`` for matrix products and what they consist of."""
 
     def compound_dot(
@@ -103,7 +94,7 @@ class MatmulMethods(BackendBase):
         TypeError
             If the dtypes differ, or are no float dtypes.
         """
-        check_tensors(self, "batched_dot", A=A, B=B, C=C)
+        geometry.check_tensors(self, "batched_dot", A=A, B=B, C=C)
         stacks = {t.shape[0] for t in (A, B, C) if t.ndim == 3}
         (m, k), (k2, n) = A.shape[-2:], B.shape[-2:]
         fits = {A.ndim, B.ndim, C.ndim} <= {2, 3} and (A.ndim == 3 or B.ndim == 3) and len(stacks) == 1
@@ -112,7 +103,7 @@ class MatmulMethods(BackendBase):
                 "be.batched_dot: expected A (K, C), B (X, C, N), C (X, K, N), or A (X, K, N), B.T (X, N, C), C (K, C), "
                 f"got A {describe(A)}, B {describe(B)}, C {describe(C)}"
             )
-        check_same_dtype("batched_dot", A=A, B=B, C=C)
+        geometry.check_same_dtype("batched_dot", A=A, B=B, C=C)
         return _dot_with_epilogue(self, "batched_dot", A, B, C, alpha, beta, relu, None)
 
     def xnor_compound_dot(
@@ -155,7 +146,7 @@ class MatmulMethods(BackendBase):
         Tensor
             inputs.
         """
-        check_tensors(self, "add_fc_bias", inputs=inputs, bias=bias)
+        geometry.check_tensors(self, "add_fc_bias", inputs=inputs, bias=bias)
         _check_columns("add_fc_bias", inputs, bias=bias)
         inputs[:] = inputs + bias
         return inputs
@@ -175,7 +166,7 @@ class MatmulMethods(BackendBase):
         Tensor
             out.
         """
-        check_tensors(self, "update_fc_bias", err=err, out=out)
+        geometry.check_tensors(self, "update_fc_bias", err=err, out=out)
         _check_columns("update_fc_bias", err, out=out)
         out[:] = self.sum(err, axis=1)
         return out
@@ -190,7 +181,7 @@ class MatmulMethods(BackendBase):
         nout: int,
         num_steps: int,
         num_used_steps: int | None,
-        activation: Callable[[Tensor], Operand],
+        activation: Callable[[Tensor], optree.Operand],
         reverse: bool = False,
     ) -> None:
         """Run the steps of a recurrent layer: ``h[t] = activation(W_recur h_prev[t] + h_ff[t] + bias)``.
@@ -314,11 +305,11 @@ class MatmulMethods(BackendBase):
             If a token id is out of range.
         """
         optional = {} if error_t is None else {"error_t": error_t}
-        check_tensors(self, "compound_bprop_lut", inputs=inputs, error=error, dW=dW, **optional)
-        alpha, beta = check_floats("compound_bprop_lut", alpha=alpha, beta=beta)
-        (nin,) = check_ints("compound_bprop_lut", 0, nin=nin)
+        geometry.check_tensors(self, "compound_bprop_lut", inputs=inputs, error=error, dW=dW, **optional)
+        alpha, beta = geometry.check_floats("compound_bprop_lut", alpha=alpha, beta=beta)
+        (nin,) = geometry.check_ints("compound_bprop_lut", 0, nin=nin)
         if pad_idx is not None:
-            check_ints("compound_bprop_lut", 0, pad_idx=pad_idx)
+            geometry.check_ints("compound_bprop_lut", 0, pad_idx=pad_idx)
         dim, num_tokens = error.shape[0], inputs.size
         is_divisible = num_tokens % nin == 0 if nin else num_tokens == 0
         if error.shape != (dim, num_tokens) or dW.shape[1:] != (dim,) or not is_divisible:
@@ -328,20 +319,20 @@ class MatmulMethods(BackendBase):
             )
         if error_t is not None:
             check_shape("be.compound_bprop_lut: error_t", error_t, (num_tokens, dim), " = (nin * N, dim)")
-        token_ids: Operand = as_contiguous(self, inputs).reshape(-1, 1)
+        token_ids: optree.Operand = geometry.as_contiguous(self, inputs).reshape(-1, 1)
         if "int" not in token_ids.info.dtype:
             token_ids = self.astype(token_ids, "int32")
         errors = error.T if pad_idx is None else self.where(token_ids == pad_idx, 0, error.T)
         total = self.build("scatter_add", errors, token_ids, axis=0, size=dW.shape[0])
         total = total if alpha == 1 else alpha * total  # with alpha 1 the sum is written directly into dW
-        with_error_prefix("compound_bprop_lut", dW.copy_from, total + beta * dW if beta else total)
+        geometry.with_error_prefix("compound_bprop_lut", dW.copy_from, total + beta * dW if beta else total)
         if error_t is not None:
             error_t[:] = error.T
         return dW
 
 
 def _checked_dot(
-    be: BackendBase,
+    be: typing.BackendBase,
     name: str,
     A: Tensor,
     B: Tensor,
@@ -352,26 +343,26 @@ def _checked_dot(
     bsum: Tensor | None,
 ) -> Tensor:
     if be.closed_by:
-        with_error_prefix(name, check_open, be)
+        geometry.with_error_prefix(name, check_open, be)
     infos = getattr(A, "info", None), getattr(B, "info", None), getattr(C, "info", None)
     if infos not in be.checked_dot_infos:
-        check_tensors(be, name, A=A, B=B, C=C)
+        geometry.check_tensors(be, name, A=A, B=B, C=C)
         if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0] or C.shape != (A.shape[0], B.shape[1]):
             raise ValueError(
                 f"be.{name}: expected A (m, k), B (k, n) and C (m, n), got A {describe(A)}, B {describe(B)}, "
                 f"C {describe(C)}"
             )
-        check_same_dtype(name, A=A, B=B, C=C)
+        geometry.check_same_dtype(name, A=A, B=B, C=C)
         be.checked_dot_infos.add(infos, True)
     is_plain = type(alpha) is type(beta) is float and not relu and bsum is None  # as in a Linear layer
-    if is_plain and A.allocation is not C.allocation is not B.allocation and C.info.dtype not in HALF_DTYPES:
+    if is_plain and A.allocation is not C.allocation is not B.allocation and C.info.dtype not in typing.HALF_DTYPES:
         _gemm(be, A, B, C, alpha, beta)
         return C
     return _dot_with_epilogue(be, name, A, B, C, alpha, beta, relu, bsum)
 
 
 def _dot_with_epilogue(
-    be: BackendBase,
+    be: typing.BackendBase,
     name: str,
     A: Tensor,
     B: Tensor,
@@ -383,12 +374,12 @@ def _dot_with_epilogue(
 ) -> Tensor:
     """Multiply, apply relu, and sum rows, each if requested."""
     if type(alpha) is not float or type(beta) is not float:
-        alpha, beta = check_floats(name, alpha=alpha, beta=beta)
+        alpha, beta = geometry.check_floats(name, alpha=alpha, beta=beta)
     if bsum is not None:
-        check_tensors(be, name, bsum=bsum)
+        geometry.check_tensors(be, name, bsum=bsum)
         _check_columns(name, C, bsum=bsum)
     is_disjoint = overlap(A, C) == overlap(B, C) == "none"
-    if is_disjoint and not (relu and beta) and compute_dtype(be, C.info.dtype) == C.info.dtype:
+    if is_disjoint and not (relu and beta) and geometry.compute_dtype(be, C.info.dtype) == C.info.dtype:
         _gemm(be, A, B, C, alpha, beta)
         if relu:
             C[:] = be.maximum(C, 0)
@@ -404,11 +395,11 @@ def _dot_with_epilogue(
     return C
 
 
-def _to_compute_dtype(be: BackendBase, t: Tensor) -> Tensor:
-    return t if compute_dtype(be, t.info.dtype) == t.info.dtype else as_contiguous(be, t)
+def _to_compute_dtype(be: typing.BackendBase, t: Tensor) -> Tensor:
+    return t if geometry.compute_dtype(be, t.info.dtype) == t.info.dtype else geometry.as_contiguous(be, t)
 
 
-def _gemm(be: BackendBase, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float) -> None:
+def _gemm(be: typing.BackendBase, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float) -> None:
     multiply = be.primitives.batch_reduce_gemm if A.ndim == B.ndim == 3 and C.ndim == 2 else be.primitives.gemm
     arrays = A._array, B._array, C._array
     state = ignore_fp_errors()
@@ -434,13 +425,13 @@ def _check_columns(name: str, matrix: Tensor, **columns: Tensor) -> None:
 class HasBprop(Protocol):
     """An activation: it returns its derivative, as a function of its outputs."""
 
-    def bprop(self, y: Tensor) -> Operand:
+    def bprop(self, y: Tensor) -> optree.Operand:
         """Return the derivative."""
         ...
 
 
 def _check_steps(
-    be: BackendBase,
+    be: typing.BackendBase,
     name: str,
     W: Tensor,
     nout: int,
@@ -450,20 +441,20 @@ def _check_steps(
     **columns: Tensor,
 ) -> list[Sequence[Tensor]]:
     """Return the used steps, after checks of their number and shapes."""
-    check_tensors(be, name, W_recur=W, **columns)
+    geometry.check_tensors(be, name, W_recur=W, **columns)
     check_shape(f"be.{name}: W_recur", W, (nout, nout), " = (nout, nout)")
     _check_columns(name, W, **columns)
     for argument, s in steps.items():
         if not isinstance(s, Sequence):
             raise TypeError(f"be.{name}: expected a list of tensors, one per step, for {argument}, got {describe(s)}")
     used = num_steps if num_used_steps is None else num_used_steps
-    num_steps, used = check_ints(name, 0, num_steps=num_steps, num_used_steps=used)
+    num_steps, used = geometry.check_ints(name, 0, num_steps=num_steps, num_used_steps=used)
     if used > num_steps or any(len(s) < used for s in steps.values()):
         counts = ", ".join(str(len(s)) for s in steps.values())
         raise ValueError(f"be.{name}: expected lists of {used} steps, of num_steps {num_steps}, got lists of {counts}")
     tensors = [x for s in steps.values() for x in s[:used]]
     for t in tensors:
-        check_tensors(be, name, step=t)
+        geometry.check_tensors(be, name, step=t)
         if t.shape != (nout, tensors[0].shape[1]):
             raise ValueError(
                 f"be.{name}: expected steps of one shape (nout, N) with nout {nout}, got {describe(t)} "

@@ -10,14 +10,11 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
+from neonlite.backend import measure, random, validation
 from neonlite.backend.concurrency import parallel_for
-from neonlite.backend.measure import Allocation, DeviceMemory, MemoryTracker, OutOfMemoryError, format_bytes
-from neonlite.backend.planning import Plan
-from neonlite.backend.planning.steps import Step
+from neonlite.backend.planning import Plan, steps
 from neonlite.backend.primitives import ReferencePrimitives
-from neonlite.backend.random import RandomStreams
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import IgnoreFPErrors
 from neonlite.tree_structure import Constant
 from neonlite.typing import INT_DTYPES, BackendBase, DType, NativeArray, NumPyArray, has_bfloat16
 
@@ -58,7 +55,7 @@ class ReferenceExecutor:
 
         def run(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
             values: dict[int, NativeArray] = dict(enumerate(leaves))
-            with IgnoreFPErrors():
+            with validation.IgnoreFPErrors():
                 for v in plan.step_values:
                     values[v] = self.evaluate_step(plan.step_of(v), values)
                     for x in dead_after.get(v, ()):
@@ -71,7 +68,7 @@ class ReferenceExecutor:
 
         return run
 
-    def evaluate_step(self, step: Step, values: dict[int, NativeArray]) -> NativeArray:
+    def evaluate_step(self, step: steps.Step, values: dict[int, NativeArray]) -> NativeArray:
         """Return the value of one step, with the shape and dtype of the step."""
         inputs = [x.value if isinstance(x, Constant) else values[x] for x in step.inputs]
         if step.kind == "random":
@@ -84,7 +81,7 @@ class ReferenceExecutor:
             out = (self.xp.broadcast_to if step.kind == "elementwise" else self.xp.reshape)(out, step.shape)
         return out
 
-    def operands(self, step: Step, inputs: Sequence[NativeArray]) -> list[NativeArray]:
+    def operands(self, step: steps.Step, inputs: Sequence[NativeArray]) -> list[NativeArray]:
         """Return the inputs as arrays, since array-API functions expect no Python scalars; bfloat16 as float32."""
         operands = [
             self.xp.asarray(x, dtype=self.runtime.dtype(step.compute_dtype)) if isinstance(x, int | float) else x
@@ -194,7 +191,7 @@ class Runtime:
             valid = "0" if self.devices == 1 else f"an integer from 0 to {self.devices - 1}"
             raise ValueError(f"runtime {self.name!r}: expected {valid} for device_id, got {device_id!r}")
         self.device_id = device_id
-        self.memory_tracker = MemoryTracker()
+        self.memory_tracker = measure.MemoryTracker()
         if self.dtypes is Runtime.dtypes:
             self.dtypes = tuple(x for x in self.dtypes if hasattr(self.xp, x))
 
@@ -228,7 +225,7 @@ class Runtime:
 
     def write(self, array: NativeArray, values: NumPyArray, dtype: str) -> None:
         """Copy a NumPy array into an array of the library, cast to its dtype and broadcast to its shape."""
-        with IgnoreFPErrors():
+        with validation.IgnoreFPErrors():
             array[...] = self.put(values.astype(dtype))
 
     def numpy_view(self, array: NativeArray) -> NumPyArray:
@@ -266,7 +263,7 @@ class Runtime:
 
     def allocate_tracked(
         self, kind: str, purpose: str, nbytes: int, allocate: Callable[[], NativeArray]
-    ) -> tuple[NativeArray, Allocation]:
+    ) -> tuple[NativeArray, measure.Allocation]:
         """Allocate an arena or a workspace; return it with its record in the memory tracker.
 
         ``kind`` is "arena" or "workspaces". If ``allocate`` fails, raises OutOfMemoryError with the purpose.
@@ -275,20 +272,20 @@ class Runtime:
         try:
             buffer = allocate()
         except MemoryError as error:
-            raise self.out_of_memory_error(f"{purpose}, {format_bytes(nbytes)}") from error
+            raise self.out_of_memory_error(f"{purpose}, {measure.format_bytes(nbytes)}") from error
         return buffer, self.memory_tracker.track(nbytes, kind)
 
     def allocation_error(self, error: Exception, what: str) -> Exception:
         """Convert an error of the library to a more specific one; ``what`` describes the allocation that failed."""
         error = self.translate_error(error)
-        is_bare = isinstance(error, MemoryError) and not isinstance(error, OutOfMemoryError)
+        is_bare = isinstance(error, MemoryError) and not isinstance(error, measure.OutOfMemoryError)
         return self.out_of_memory_error(what) if is_bare else error
 
-    def out_of_memory_error(self, what: str) -> OutOfMemoryError:
+    def out_of_memory_error(self, what: str) -> measure.OutOfMemoryError:
         """Return the error of a failed allocation, with allocated and free bytes and how to use less memory."""
         info = self.mem_get_info()
-        free = f", {DeviceMemory(*info)} on the device" if info else ""
-        return OutOfMemoryError(
+        free = f", {measure.DeviceMemory(*info)} on the device" if info else ""
+        return measure.OutOfMemoryError(
             f"out of memory allocating {what}: {self.name!r} holds {self.memory_tracker.usage()}{free}. Reduce the "
             "batch size, use dtype='float16', or delete unused tensors. model.summary(data) and be.dry_run() report "
             "the required memory in advance."
@@ -296,16 +293,16 @@ class Runtime:
 
     # --- random numbers ---
 
-    def random_streams(self, seed: int | None) -> RandomStreams:
+    def random_streams(self, seed: int | None) -> random.RandomStreams:
         """Return new random streams; without a seed, of a seed from the operating system."""
-        return RandomStreams(seed, parallel_for)
+        return random.RandomStreams(seed, parallel_for)
 
-    def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
+    def fill_mask(self, streams: random.RandomStreams, out: Tensor, keep: float) -> None:
         """Fill a tensor from the stream "masks" with ones, with probability ``keep``, and zeros."""
         values = streams.mask("masks", np.empty(out.shape, out.info.dtype), keep)
         self.write(out._array, values, out.info.dtype)
 
-    def fill_normal(self, streams: RandomStreams, out: Tensor, mean: float, stdv: float) -> None:
+    def fill_normal(self, streams: random.RandomStreams, out: Tensor, mean: float, stdv: float) -> None:
         """Fill a tensor from the stream "noise" with normally distributed numbers."""
         values = streams.normal("noise", out.shape, "float64") * stdv + mean
         self.write(out._array, values, out.info.dtype)

@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
+from neonlite.backend import random, validation
 from neonlite.backend.concurrency import create_lock, parallel_for
 from neonlite.backend.planning import Plan
-from neonlite.backend.primitives import MatmulPrimitives, ReferencePrimitives
-from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
-from neonlite.backend.random import RandomStreams
+from neonlite.backend.primitives import MatmulPrimitives, ReferencePrimitives, geometry
 from neonlite.backend.runtimes.base import Runner, Runtime
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import IgnoreFPErrors
 from neonlite.messages import describe
 from neonlite.typing import AxisLike, BackendBase, NativeArray, NumPyArray, ShapeLike
 
@@ -227,7 +225,7 @@ def elementwise_rule(function: Callable[..., Any]) -> Callable[..., MetaArray]:
     """Return the rule of an elementwise function."""
 
     def run(meta: MetaArray, *inputs: NativeArray, **options: Any) -> MetaArray:
-        with IgnoreFPErrors():
+        with validation.IgnoreFPErrors():
             element = function(*map(sample_element, inputs), **{name: sample_element(x) for name, x in options.items()})
         shapes = {x.shape for x in inputs if isinstance(x, MetaArray | np.ndarray)}
         result = meta.new_like(shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes), element)
@@ -252,7 +250,7 @@ def reduction_rule(function: Callable[..., Any]) -> Callable[..., Any]:
         meta.count.add(x.size)
         axes = range(x.ndim) if axis is None else [a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,))]
         shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
-        with IgnoreFPErrors():
+        with validation.IgnoreFPErrors():
             return meta.new_like(shape, function(sample_element(x), **options)) if out is None else out
 
     return run
@@ -434,11 +432,11 @@ class MetaRuntime(Runtime):
         """Return an array of that many bytes without memory."""
         return np.broadcast_to(np.uint8(0), nbytes)
 
-    def random_streams(self, seed: int | None) -> RandomStreams:
+    def random_streams(self, seed: int | None) -> random.RandomStreams:
         """Return random streams that compute no numbers for tensors."""
         return MetaStreams(seed, self.count)
 
-    def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
+    def fill_mask(self, streams: random.RandomStreams, out: Tensor, keep: float) -> None:
         """Check the arguments and advance the stream."""
         streams.mask("masks", out._array, keep)
 
@@ -526,12 +524,12 @@ def count_if_done(name: str, flops: Callable[..., int]) -> Any:
     return primitive
 
 
-def conv_flops(layer: ConvLayer, *_: object) -> int:
+def conv_flops(layer: geometry.ConvLayer, *_: object) -> int:
     """Return 2 m n k for the product that a convolution, or one of its gradients, is."""
     return 2 * layer.sizeO * layer.sizeF // layer.K
 
 
-def pool_flops(layer: PoolLayer, *_: object) -> int:
+def pool_flops(layer: geometry.PoolLayer, *_: object) -> int:
     """Return an operation for each element of each window."""
     return layer.sizeO * math.prod(layer.JTRS)
 
@@ -551,12 +549,18 @@ class MetaPrimitives(ReferencePrimitives):
     recurrent_bprop = count_as("recurrent_bprop", lambda shape, *_: 2 * shape.flops)
 
 
-class MetaStreams(RandomStreams):
+class MetaStreams(random.RandomStreams):
     """Random streams that advance as usual, but compute no numbers for tensors."""
 
     def __init__(self, seed: int | None, count: FlopCounter) -> None:
         self.count = count
         super().__init__(seed, parallel_for)
+
+    def _new_array(self, purpose: str, shape: ShapeLike, dtype: DTypeLike, per_block: int) -> MetaArray:
+        """Return a meta array and reserve its blocks."""
+        array = make_meta_array(shape, np.dtype(dtype), self.count)
+        self._reserve_blocks(purpose, -(-array.size // per_block))
+        return array
 
     def uniform(
         self,
@@ -568,21 +572,14 @@ class MetaStreams(RandomStreams):
         """Return a meta array and reserve its blocks; fill a NumPy array as usual."""
         if out is not None or shape is None:
             return super().uniform(purpose, shape, dtype, out)
-        array = make_meta_array(shape, super().uniform(purpose, 0, dtype).dtype, self.count)
-        self._reserve_blocks(purpose, -(-array.size // (4 if array.itemsize == 8 else 8)))
-        return array
+        dtype = super().uniform(purpose, 0, dtype).dtype
+        return self._new_array(purpose, shape, dtype, 4 if dtype == np.float64 else 8)
 
     def words(self, purpose: str, shape: Any, dtype: str = "uint64") -> NativeArray:
-        """Return a meta array and reserve its blocks."""
-        array = make_meta_array(shape, np.dtype(dtype), self.count)
-        self._reserve_blocks(purpose, -(-array.size // 4))
-        return array
+        return self._new_array(purpose, shape, dtype, 4)
 
     def new_mask(self, purpose: str, shape: Any, keep: float, dtype: str) -> NativeArray:
-        """Return a meta array and reserve its blocks."""
-        array = make_meta_array(shape, np.dtype(np.float64 if dtype == "float64" else np.float32), self.count)
-        self._reserve_blocks(purpose, -(-array.size // 8))
-        return array
+        return self._new_array(purpose, shape, "float64" if dtype == "float64" else "float32", 8)
 
     def normal(
         self,
@@ -594,9 +591,7 @@ class MetaStreams(RandomStreams):
         """Return a meta array and reserve its blocks; fill a NumPy array as usual."""
         if out is not None or shape is None:
             return super().normal(purpose, shape, dtype, out)
-        array = make_meta_array(shape, super().normal(purpose, 0, dtype).dtype, self.count)
-        self._reserve_blocks(purpose, -(-array.size // 4))
-        return array
+        return self._new_array(purpose, shape, super().normal(purpose, 0, dtype).dtype, 4)
 
     def mask(self, purpose: str, out: NativeArray, keep: float) -> NativeArray:
         """Check the arguments and reserve the blocks of a mask."""

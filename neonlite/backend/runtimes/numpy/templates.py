@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.planning import Plan
-from neonlite.backend.planning.steps import Step
+from neonlite.backend.planning import Plan, steps
 from neonlite.numpy_methods import UFUNC_REDUCTIONS
 from neonlite.ops import OPS
 from neonlite.ops.functions import Axes, Shape, normalize_indices, to_slices
@@ -104,7 +103,7 @@ COPY_ROWS = 32  # rows of a chunk that are transposed at once
 SUM_BATCH = 256  # indices whose segment bounds are converted to a Python list at once
 
 
-def template_of(step: Step) -> str | None:
+def template_of(step: steps.Step) -> str | None:
     """Return the template of a step; None for an op without one, such as a custom op."""
     consts = [x.value if isinstance(x, Constant) else None for x in step.inputs]
     if len(consts) == 2 and (template := CONSTANT_TEMPLATES.get((step.op.name, consts[0], consts[1]))):
@@ -252,7 +251,7 @@ FOLDED_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 ROW_SUBSCRIPTS = {1: "...i->...", 2: "...i,...i->..."}
 
 
-def select_reduction_function(step: Step, shape: Shape, axes: Axes, product: bool) -> Callable[..., None] | None:
+def select_reduction_function(step: steps.Step, shape: Shape, axes: Axes, product: bool) -> Callable[..., None] | None:
     """Return a function that reduces an array, or sums a product, along axes; None where NumPy is as fast."""
     if step.compute_dtype != step.dtype or math.prod(shape) < MIN_ELEMENTS:
         return None
@@ -267,7 +266,7 @@ def select_reduction_function(step: Step, shape: Shape, axes: Axes, product: boo
     return partial(reduce_columns, FOLDED_UFUNCS[step.op.name]) if is_narrow else None
 
 
-def find_product_factors(plan: Plan, step: Step, shape: Shape) -> tuple[int, ...]:
+def find_product_factors(plan: Plan, step: steps.Step, shape: Shape) -> tuple[int, ...]:
     """Return the factors of a product or square if they all have the given shape and the step's dtype; else ()."""
     inputs = step.inputs * 2 if step.op.name == "sqr" else step.inputs if step.op.name == "mul" else ()
     factors = tuple(x for x in inputs if isinstance(x, int) and plan.dtype(x) == step.dtype and plan.shape(x) == shape)
@@ -328,7 +327,7 @@ def reduce_columns(ufunc: np.ufunc, x: Array, out: Array) -> None:
         ufunc(out, ufunc.reduce(x[..., whole:, :], axis=-2, keepdims=True), out=out)
 
 
-def accumulation_dtype(step: Step) -> np.dtype[Any] | None:
+def accumulation_dtype(step: steps.Step) -> np.dtype[Any] | None:
     """Return the accumulation dtype of a sum or product: float32 for 16-bit floats, 64 bits for integers; else None."""
     if step.op.name not in ("sum", "prod") or step.dtype in ("float32", "float64"):
         return None

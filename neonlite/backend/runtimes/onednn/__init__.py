@@ -16,9 +16,8 @@ from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.runtimes.numpy import BlockedExecutor, NumPyPrimitives
 from neonlite.backend.runtimes.numpy.templates import OP_COST
-from neonlite.backend.runtimes.onednn import bindings as dnnl, post_ops
+from neonlite.backend.runtimes.onednn import bindings as dnnl, post_ops, products
 from neonlite.backend.runtimes.onednn.bindings import get_library, version_info
-from neonlite.backend.runtimes.onednn.products import OneDNNMatmul, OneDNNRecurrent
 from neonlite.ops import OPS
 from neonlite.ops.functions import Shape
 from neonlite.tree_structure import Constant
@@ -199,7 +198,7 @@ class OneDNNExecutor(BlockedExecutor):
         return function if function and function.min_size <= size and get_library() is not None else None
 
 
-class OneDNNPrimitives(OneDNNRecurrent, OneDNNMatmul):
+class OneDNNPrimitives(products.OneDNNRecurrent, products.OneDNNMatmul):
     """Image primitives, recurrent layers and large matrix products of float32 by oneDNN; the rest by the base class."""
 
 
