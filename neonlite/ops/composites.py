@@ -303,8 +303,10 @@ def attention_stats(be: Any, x: Any, *, causal: bool, to: str) -> Any:
 
 def log_sum(be: Any, scores: Any, causal: bool) -> Any:
     """Return ``ln sum(e^scores)`` of the scores of each query, those of later steps excluded if causal."""
-    seen = be.build("tril", scores, k=0) if causal else scores
-    largest = be.build("stop_gradient", be.build("max", seen, axis=(3,), keepdims=True))
+    lowest = be.build("min", scores, axis=(3,), keepdims=True)
+    above = scores - lowest  # 0 for later steps does not change the maximum
+    seen = be.build("tril", above, k=0) if causal else above
+    largest = be.build("stop_gradient", lowest + be.build("max", seen, axis=(3,), keepdims=True))
     e = exponentials(be, scores, largest, causal)
     return largest + be.build("log", be.build("sum", e, axis=(3,), keepdims=True))
 
