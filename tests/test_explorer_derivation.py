@@ -127,11 +127,11 @@ def test_the_gradient_of_a_transposed_tensor_is_that_of_the_tensor(be: Backend, 
     x, W, _, _ = tensors
     tree = W.T @ x.T
     assert lines(tree.derivation())[-2:] == [
-        "dW = (dE @ x).T dot: dx = dz @ y.T",
-        "dx = (W @ dE).T dot: dy = x.T @ dz",
+        "dW = x.T @ dE.T dot: dx = dz @ y.T",
+        "dx = dE.T @ W.T dot: dy = x.T @ dz",
     ]
     assert lines(tree.derivation())[0] == "E of W (2, 3), x (4, 2):"
-    assert lines(tree.derivation(W))[-1] == "dW = (dE @ x).T dot: dx = dz @ y.T"
+    assert lines(tree.derivation(W))[-1] == "dW = x.T @ dE.T dot: dx = dz @ y.T"
     assert lines(tree.derivation(tree.left))[-1] == "dW.T = dE @ x dot: dx = dz @ y.T"
 
 
