@@ -134,6 +134,42 @@ def convolutions(by_cudnn: bool) -> str:
     return f"{compared} results as on the CPU"
 
 
+def attended(name: str, dtype: str, causal: bool) -> list[Any]:
+    """Return the output of multi-head attention and its gradients, whose weights are those of a seed."""
+    import numpy as np
+
+    from neonlite import Autodiff, Backend
+    from neonlite.backend import NervanaObject
+    from neonlite.layers import MultiHeadAttention, Sequential
+
+    NervanaObject.be = be = Backend(name, rng_seed=1, batch_size=5, default_dtype=dtype)
+    net, draw = Sequential(MultiHeadAttention(3, causal=causal)), np.random.default_rng(0)
+    net.configure((48, 33)).allocate_parameters()
+    x, e = (be.array(draw.integers(-8, 9, (48, 33 * 5)) / 8) for _ in range(2))
+    for p in net.parameters:
+        p[:] = draw.integers(-8, 9, p.shape) / 16
+    y = net(x, training=True)
+    return [
+        np.asarray(t.get(), float) for t in (y.astensor(), *Autodiff(y, be, e).get_grad_tensor([x, *net.parameters]))
+    ]
+
+
+def attention() -> str:
+    """Compare the attention of 16-bit floats by cuDNN, forward and backward, with that of the CPU in float64."""
+    import numpy as np
+
+    compared, far = 0, []
+    for dtype, causal in ((dtype, causal) for dtype in ("float16", "bfloat16") for causal in (False, True)):
+        for made, wanted in zip(attended("gpu", dtype, causal), attended("cpu", "float64", causal), strict=True):
+            error, compared = np.abs(made - wanted).max() / np.abs(wanted).max(), compared + 1
+            print(f"{dtype} causal={causal} {made.shape}: {error:.1e}")
+            if not error <= 4 * CLOSE[dtype]:  # several roundings, one after another
+                far.append(f"{dtype} causal={causal} {made.shape}: {error:.1e}")
+    if far:
+        raise AssertionError(f"{len(far)} of {compared} are too far from those of the CPU: {far[0]}")
+    return f"{compared} results as on the CPU"
+
+
 def trained(graphs: bool) -> tuple[list[Any], str]:
     """Train a small network; return its weights and the state of its CUDA graphs."""
     import numpy as np
@@ -229,6 +265,7 @@ STEPS = {
     "kernels": Step(kernels, 120),
     "convolutions without cuDNN": Step(lambda: convolutions(False), 60),
     "convolutions by cuDNN": Step(lambda: convolutions(True), 90),
+    "attention by cuDNN": Step(attention, 60),
     "graphs": Step(graphs, 60),
     "sanitizer": Step(sanitizer, 180),
     "benchmark": Step(benchmark, 120),

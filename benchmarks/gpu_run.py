@@ -39,11 +39,12 @@ import gpu_check
 import numpy as np
 from gpu_check import FAILED, NOT_RUN, PASSED, ROOT, NotRun
 
-from neonlite import Backend
+from neonlite import Autodiff, Backend
 from neonlite.backend import NervanaObject
 from neonlite.backend.primitives.geometry import Layout
 from neonlite.backend.runtimes import load_runtime
 from neonlite.backend.runtimes.cuda import convolution
+from neonlite.layers import MultiHeadAttention, Sequential
 
 MAX_OUTPUT = 10_000  # characters of the table: only the last 12,000 of a run come back
 MAX_WORDS = 110  # characters of a message in the table
@@ -141,6 +142,7 @@ def kernels(run: Run) -> None:
     if run.device == "cuda":
         run.row("kernels", gpu_check.kernels)
     run.row("convolutions without cuDNN", lambda: gpu_check.convolutions(False))
+    run.row("attention by cuDNN", gpu_check.attention)
 
 
 def long_sums(k: int = 65536) -> str:
@@ -253,24 +255,41 @@ def replays(run: Run) -> None:
 
 # --- D: old and new kernels ------------------------------------------------------------------------------------------
 
-# {name: a function of a backend that returns the works of an old and of a new kernel}; each is replayed as a graph
-COMPARED: dict[str, Callable[[Backend], dict[str, Callable[[], object]]]] = {}
+
+def attentions(run: Run, be: Backend) -> dict[str, Callable[[], object]]:
+    """The forward and backward pass of multi-head attention in bfloat16, by cuDNN and by products."""
+    be.bsz, works = 2 if run.quick else 16, dict[str, Callable[[], object]]()
+    F, T, heads = (16, 8, 2) if run.quick else (1024, 512, 16)
+    for name in ("cuDNN", "products"):
+        if name == "products":
+            be.primitives.computes_attention = lambda *_: False
+        net = Sequential(MultiHeadAttention(heads, causal=True))
+        net.configure((F, T)).allocate_parameters()
+        x, e = (be.array(np.random.default_rng(seed).standard_normal((F, T * be.bsz))) for seed in range(2))
+        trees = Autodiff(net(x, training=True), be, e).get_grad_op_tree([x, *net.parameters])
+        works[name] = be.compile([be.empty(tree.shape) for tree in trees], trees)
+    return works
+
+
+# {name: the dtype, and a function that returns the works of an old and of a new kernel}; each is replayed as a graph
+Works = Callable[[Run, Backend], dict[str, Callable[[], object]]]
+COMPARED: dict[str, tuple[str, Works]] = {
+    "attention forward + backward, 16 x 16 x 512 x 64, bfloat16": ("bfloat16", attentions),
+}
 
 
 def compare(run: Run) -> None:
     """Old and new kernels in one process, replayed."""
     of: Any = SimpleNamespace(cupy=load_runtime("gpu").cupy, small=run.quick)
 
-    def microseconds(make: Callable[[Backend], dict[str, Any]]) -> dict[str, float]:
-        NervanaObject.be = be = Backend("gpu", rng_seed=1)
-        works = {name: partial(be.replay, name, work) for name, work in make(be).items()}
+    def microseconds(dtype: str, make: Works) -> dict[str, float]:
+        NervanaObject.be = be = Backend("gpu", rng_seed=1, default_dtype=dtype)
+        works = {name: partial(be.replay, name, work) for name, work in make(run, be).items()}
         found, _ = gpu.measure(of, gpu.Case(works), ROUNDS)  # type: ignore[arg-type]
         return {name: statistics.median(seconds) * 1e6 for name, seconds in found.items()}
 
-    for name, make in COMPARED.items():
-        run.row(name, partial(microseconds, make))
-    if not COMPARED:
-        run.row("old and new", lambda: "nothing to compare")
+    for name, of_both in COMPARED.items():
+        run.row(name, partial(microseconds, *of_both))
 
 
 # --- E: plans of cuDNN -----------------------------------------------------------------------------------------------

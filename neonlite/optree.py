@@ -643,7 +643,8 @@ def share_numbers(tree: OpTreeNode, leaves: Leaves | None) -> OpTreeNode:
     if leaves is None or tree.leaves is None or tree.leaves.keys() <= leaves.keys():
         return tree
     numbers = {repr(x): x for x in leaves.values() if is_number(x)}
-    return replace_leaves(tree, {key: numbers[repr(x)] for key, x in tree.leaves.items() if key not in leaves})
+    others = {key: x for key, x in tree.leaves.items() if key not in leaves}
+    return replace_leaves(tree, {key: numbers.get(repr(x), x) for key, x in others.items()})
 
 
 def replace_leaves(tree: Any, new: Leaves) -> Any:

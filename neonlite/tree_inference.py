@@ -175,7 +175,7 @@ def evaluate_formula(op: Op, operands: tuple[Any, ...], attrs: Attrs, be: Any) -
         be = be or backend_of(*operands)
         if op.arity >= 0 and len(operands) != op.arity:
             raise TypeError(f"expected {op.arity} operands, got {len(operands)}")
-        cast, dtype = cast_for_formula(op, operands, be)
+        cast, dtype = cast_for_formula(op, operands, be, dict(attrs))
         opened: Any = op.formula(be, *cast, **dict(attrs))  # type: ignore[misc]
         if info_of(opened) is None:
             raise TypeError(f"expected an op-tree as the result of the formula, got {describe(opened)}")
@@ -186,13 +186,13 @@ def evaluate_formula(op: Op, operands: tuple[Any, ...], attrs: Attrs, be: Any) -
         raise type(error)(f"be.{op.method}({describe(*operands)}): {truncate_message(error)}") from error
 
 
-def cast_for_formula(op: Op, operands: Sequence[Any], be: Any) -> tuple[list[Any], str]:
+def cast_for_formula(op: Op, operands: Sequence[Any], be: Any, attrs: dict[str, Any]) -> tuple[list[Any], str]:
     """Return the operands of a composite op as its formula gets them, and the dtype to which they are promoted.
 
     16-bit floats are cast to float32, also integers for an op of the table, whose results are floats.
     """
     types = [info.dtype if (info := info_of(x)) is not None else type(x) for x in operands]
-    dtype, _ = infer_dtypes(op, types, be.default_dtype_name, {})
+    dtype, _ = infer_dtypes(op, types, be.default_dtype_name, attrs)
     wide, cast = "float32" if dtype in HALF_DTYPES else dtype, list(operands)
     for i in range(len(types))[op.promoted_operands]:
         if types[i] in HALF_DTYPES or (types[i] in INT_DTYPES and op.result_dtype == "float"):

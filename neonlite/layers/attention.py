@@ -210,13 +210,36 @@ class MultiHeadAttention(ParameterLayer):
             Returns the dropout mask of the attention weights (heads, N, t, s).
         """
         be, F, T = self.be, self.nin, self.steps
+        drops = mask_of is not None and self.keep < 1
+        if not drops and self.mask is None and self.alibi_bias is None:
+            shape = T, x.shape[1] // T, 3, self.heads, F // self.heads
+            if be.primitives.computes_attention(shape, x.info.dtype, self.causal):
+                return self.build_fused_output(x, shape)
         weights, v = self.build_weights(x)
-        if mask_of is not None and self.keep < 1:
+        if mask_of is not None and drops:
             weights = weights * mask_of(weights) * (1 / self.keep)
         context = be.reshape(v @ be.reshape(weights, (-1, T, T)).T, (self.heads, -1, F // self.heads, T))
         y = self.to_time_major(be.dot(self.W_out, be.reshape(be.transpose(context, (0, 2, 1, 3)), (F, -1))))
         y = y if self.bias is None else y + be.reshape(self.b_out, (F, 1, 1))
         return be.reshape(y, (F, -1))
+
+    def build_fused_output(self, x: Operand, shape: Sequence[int]) -> Operand:
+        """Return the outputs by an op of a library for attention, which computes no weights in memory.
+
+        Parameters
+        ----------
+        x : Tensor or op-tree
+            Inputs (F, T N).
+        shape : sequence of int
+            (T, N, 3, heads, F / heads), that of the queries, keys and values as a matrix (T N, 3 F), which the product
+            writes in this order.
+        """
+        be, F = self.be, self.nin
+        qkv = x.T @ self.W_qkv.T
+        qkv = qkv if self.bias is None else qkv + be.reshape(self.b_qkv, (1, -1))
+        context = be.build("self_attention", be.reshape(qkv, shape), causal=self.causal)
+        y = self.W_out @ be.reshape(context, (-1, F)).T
+        return y if self.bias is None else y + self.b_out
 
     def build_weights(self, x: Operand) -> tuple[Operand, Operand]:
         """Return the attention weights (heads, N, t, s) and the values (heads N, F / heads, s) as op-trees.

@@ -16,7 +16,7 @@ from neonlite.layers.activation import ActivationLike, check_activation
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, fill_parameter
 from neonlite.messages import describe
-from neonlite.ops.recurrent import build_variadic, gru_step, lstm_step, rnn_step, take_columns, take_rows
+from neonlite.ops.recurrent import CELLS, build_variadic, gru_step, lstm_step, rnn_step, take_columns, take_rows
 from neonlite.optree import Operand
 from neonlite.transforms import Identity, Logistic, Rectlin, Tanh, Transform
 from neonlite.typing import LayerShape, NativeArray
@@ -516,7 +516,7 @@ class Recurrent(RecurrentBase):
     """
 
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
-        return rnn_step(self.be, z, previous, W_recur, self.functions)[0]
+        return rnn_step(self.be, [z], previous, W_recur, self.functions)[0]
 
 
 class GatedRecurrentBase(RecurrentBase):
@@ -564,7 +564,7 @@ class LSTM(GatedRecurrentBase):
     num_gates, state_names = 4, ("h", "c")
 
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
-        return lstm_step(self.be, z, previous, W_recur, self.functions)[0]
+        return lstm_step(self.be, [z], previous, W_recur, self.functions)[0]
 
 
 class GRU(GatedRecurrentBase):
@@ -582,7 +582,8 @@ class GRU(GatedRecurrentBase):
     num_gates = 3
 
     def step_formula(self, z: Operand, previous: Sequence[Operand], W_recur: Tensor) -> list[Operand]:
-        return gru_step(self.be, z, previous, W_recur, self.functions)[0]
+        parts = CELLS["gru"].split(self.be, z)
+        return gru_step(self.be, parts, previous, W_recur, self.functions)[0]
 
 
 # {step formula: the op of the table that computes all its steps}

@@ -230,13 +230,14 @@ CONVOLUTION: dict[str, Any] = {"kind": "library", "result_dtype": "float"}
 CONVOLUTION |= {"neutral_attrs": {"strides": 1, "padding": 0, "dilation": 1, "groups": 1}}
 POOLING: dict[str, Any] = {"kind": "library", "neutral_attrs": {"strides": 1, "padding": 0, "ceil": 0, "mean": 0}}
 NO_METHOD: dict[str, Any] = {"has_method": False}
+ATTENTION: dict[str, Any] = {"kind": "library", "result_dtype": "float"} | NO_METHOD
 
 
 RECURRENCE: dict[str, Any] = {"kind": "library", "result_dtype": "float", "neutral_attrs": {"reverse": 0}}
 
 
-def run_recurrent(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the forward function of an op with a formula of recurrent steps."""
+def run_formula(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the forward function of an op with a formula of arrays."""
     return partial(recurrent.run_formula, formula, lambda name: OPS[name].run)
 
 
@@ -245,10 +246,10 @@ def recurrent_ops(name: str, formula: Callable[..., Any], arity: int, doc: str) 
     backward = partial(recurrent.backward, name)
     gradients = f"the gradients of the operands of {name}, one after another in a row"
     return (
-        Op(name, run_recurrent(formula), partial(recurrent.grad_sequence, name),
+        Op(name, run_formula(formula), partial(recurrent.grad_sequence, name),
            f"h of all steps of {doc}, over x (F, T N)", arity=arity, formula=formula,
            shape_fn=partial(recurrent.sequence_shape, name), flops_fn=recurrent.sequence_flops, **RECURRENCE),
-        Op(f"{name}_backward", run_recurrent(backward), doc=gradients, arity=-1, formula=backward,
+        Op(f"{name}_backward", run_formula(backward), doc=gradients, arity=-1, formula=backward,
            shape_fn=partial(recurrent.backward_shape, name), flops_fn=partial(recurrent.backward_flops, name),
            **RECURRENCE, **NO_METHOD),
     )  # fmt: skip
@@ -540,11 +541,22 @@ OP_TABLE: tuple[Op, ...] = (
     # --- recurrence over time: sequences (F, T N) ---
     *recurrent_ops("rnn", recurrent.rnn, 5, "a simple recurrent layer"),
     *recurrent_ops("lstm", recurrent.lstm, 6, "an LSTM"),
-    Op("lstm_state", run_recurrent(recurrent.final_cell_state), recurrent.grad_state,
+    Op("lstm_state", run_formula(recurrent.final_cell_state), recurrent.grad_state,
        "c after the last step of lstm, of its result and its operands", arity=-1,
        formula=recurrent.final_cell_state, shape_fn=recurrent.state_shape, flops_fn=functions.no_flops,
        **RECURRENCE, **NO_METHOD),
     *recurrent_ops("gru", recurrent.gru, 5, "a GRU"),
+    # --- attention that a library computes: queries, keys and values (T, N, 3, heads, d) ---
+    Op("self_attention", run_formula(composites.self_attention), composites.grad_self_attention,
+       "softmax(q k^T / sqrt(d)) v of all heads", formula=composites.self_attention,
+       shape_fn=composites.attention_shape, flops_fn=composites.attention_flops, **ATTENTION),
+    Op("attention_stats", run_formula(composites.attention_stats), doc="ln sum(e^(q k^T / sqrt(d))) of each query",
+       formula=composites.attention_stats, shape_fn=composites.attention_stats_shape,
+       **ATTENTION | {"result_dtype": "explicit", "promoted_operands": slice(0)}),
+    Op("self_attention_backward", run_formula(composites.self_attention_backward), arity=4,
+       doc="the gradient of self_attention, from its error, result, operand and stats",
+       formula=composites.self_attention_backward, shape_fn=lambda dz, z, x, stats, causal: x,
+       flops_fn=composites.attention_flops, **ATTENTION | {"promoted_operands": slice(0, 3)}),
     # --- linear algebra: matrices on the last two axes ---
     Op("tril", lambda xp, x, *, k=0: xp.tril(x, k=k),
        lambda be, dz, z, x, k=0: (be.tril(dz, k),), "x with 0 above diagonal k of its matrices",

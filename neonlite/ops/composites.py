@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
-from neonlite.ops.functions import Gradients
-from neonlite.typing import AxisLike, BackendBase, Operand
+from neonlite.ops.functions import Gradients, Shape
+from neonlite.typing import HALF_DTYPES, AxisLike, BackendBase, Operand
 
 GELU_SCALE = math.sqrt(8 / math.pi)
 GELU_CUBE = 0.044715 * GELU_SCALE
@@ -265,6 +265,95 @@ def attention(be: BackendBase, q: Operand, k: Operand, v: Operand, mask: Operand
         )
     scores = q * (1 / math.sqrt(q.shape[-1])) @ k.T  # q has fewer elements than the scores
     return (be.softmax(scores, -1) if mask is None else be.masked_softmax(scores, mask, -1)) @ v
+
+
+# --- self-attention of x (T, N, 3, H, d): the queries, keys and values of H heads, for T steps of N sequences ---
+#
+# The last axes are those of features, so that products write and read such arrays as matrices. These are functions of
+# arrays or of op-trees: the forward functions of ops and their formulas.
+
+MAX_EXPONENT = 80.0  # of weights that a mask sets to 0, so that they do not overflow before
+
+
+def attention_scores(be: Any, x: Any) -> list[Any]:
+    """Return the scores ``q k^T / sqrt(d)`` (N, H, T, T), and q, k and v (N, H, T, d)."""
+    T, N, _, H, d = x.shape
+    x = be.build("transpose", x, axes=(2, 1, 3, 0, 4))
+    box = (0, N, 1), (0, H, 1), (0, T, 1), (0, d, 1)
+    q, k, v = (be.build("reshape", be.build("slice", x, index=((n, 1, 1), *box)), to=(N, H, T, d)) for n in range(3))
+    return [q @ transpose_matrices(be, k) * d**-0.5, q, k, v]
+
+
+def transpose_matrices(be: Any, x: Any) -> Any:
+    """Return the transposes of matrices (N, H, m, n)."""
+    return be.build("transpose", x, axes=(0, 1, 3, 2))
+
+
+def exponentials(be: Any, scores: Any, largest: Any, causal: bool) -> Any:
+    """Return ``e^(scores - largest)``, 0 for later steps if causal."""
+    e = be.build("exp", be.build("minimum", scores - largest, MAX_EXPONENT))
+    return be.build("tril", e, k=0) if causal else e
+
+
+def attention_stats(be: Any, x: Any, *, causal: bool, to: str) -> Any:
+    """Return ``ln sum(e^scores)``, (N, H, T, 1), in a dtype."""
+    scores, *_ = attention_scores(be, be.build("cast", x, to=to))
+    return log_sum(be, scores, causal)
+
+
+def log_sum(be: Any, scores: Any, causal: bool) -> Any:
+    """Return ``ln sum(e^scores)`` of the scores of each query, those of later steps excluded if causal."""
+    lowest = be.build("min", scores, axis=(3,), keepdims=True)
+    above = scores - lowest  # 0 for later steps does not change the maximum
+    seen = be.build("tril", above, k=0) if causal else above
+    largest = be.build("stop_gradient", lowest + be.build("max", seen, axis=(3,), keepdims=True))
+    e = exponentials(be, scores, largest, causal)
+    return largest + be.build("log", be.build("sum", e, axis=(3,), keepdims=True))
+
+
+def self_attention(be: Any, x: Any, *, causal: bool) -> Any:
+    """Return ``softmax(scores) v``, (T, N, H, d)."""
+    scores, *_, v = attention_scores(be, x)
+    weights = exponentials(be, scores, log_sum(be, scores, causal), causal)
+    return be.build("transpose", weights @ v, axes=(2, 0, 1, 3))
+
+
+def self_attention_backward(be: Any, dz: Any, z: Any, x: Any, stats: Any, *, causal: bool) -> Any:
+    """Return dE/dx, given the result z of self_attention, its error dz and the stats."""
+    scores, q, k, v = attention_scores(be, x)
+    weights, (T, N, _, H, d) = exponentials(be, scores, stats, causal), x.shape
+    products = be.build("transpose", be.build("sum", dz * z, axis=(3,), keepdims=True), axes=(1, 2, 0, 3))
+    dz = be.build("transpose", dz, axes=(1, 2, 0, 3))
+    dscores = weights * (dz @ transpose_matrices(be, v) - products) * d**-0.5
+    parts = [dscores @ k, transpose_matrices(be, dscores) @ q, transpose_matrices(be, weights) @ dz]
+    parts = [be.build("transpose", part, axes=(2, 0, 1, 3)) for part in parts]
+    return be.concat([be.build("reshape", part, to=(T, N, 1, H, d)) for part in parts], axis=2)
+
+
+def grad_self_attention(be: BackendBase, dz: Operand, z: Operand, x: Operand, causal: bool) -> Gradients:
+    """Return dE/dx by the op that reads the stats of the forward pass."""
+    to = x.info.dtype if x.info.dtype not in HALF_DTYPES else "float32"
+    stats = be.build("attention_stats", x, causal=causal, to=to)
+    others: Any = be.build("pair", z, be.build("pair", x, stats))
+    return (be.build("self_attention_backward", dz, others, causal=causal),)
+
+
+def attention_shape(x: Shape, **_: object) -> Shape:
+    """Return (T, N, H, d)."""
+    if len(x) != 5 or x[2] != 3:
+        raise ValueError(f"expected queries, keys and values (T, N, 3, H, d), got shape {x}")
+    return x[:2] + x[3:]
+
+
+def attention_stats_shape(x: Shape, **_: object) -> Shape:
+    """Return (N, H, T, 1)."""
+    T, N, H = attention_shape(x)[:3]
+    return (N, H, T, 1)
+
+
+def attention_flops(z: Shape, *operands: Shape) -> int:
+    """Return the operations of the products: of two forward, and of five backward."""
+    return (4 if len(operands) == 1 else 10) * z[0] * math.prod(z[:2]) * math.prod(z[-2:])
 
 
 # --- int8 and bfloat16 inference ---

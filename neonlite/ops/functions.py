@@ -498,7 +498,7 @@ def grad_minmax_reduction(
 def grad_transpose(be: BackendBase, dz: Any, z: Operand, x: Operand, axes: Axes) -> Gradients:
     """Return the gradient of a transpose; that of a product of matrices is a product too, and so contiguous."""
     inverse, n = invert_permutation(axes), len(axes)
-    if getattr(dz, "op", "") == "matmul" and inverse == (*range(n - 2), n - 1, n - 2):
+    if getattr(dz, "op", "") in ("dot", "matmul") and inverse == (*range(n - 2), n - 1, n - 2):
         return (dz.right.T @ dz.left.T,)
     return (be.transpose(dz, inverse),)
 

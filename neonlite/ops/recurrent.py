@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from neonlite.ops.functions import Gradients, Shape, accumulation_dtype
@@ -28,9 +29,10 @@ FUNCTIONS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any, Any], 
 
 # --- one step of each cell -------------------------------------------------------------------------------------------
 #
-# A step maps the input product z = W_input x + b and the previous states to the states, h first, and other values that
-# its backward pass reads. The backward pass maps the errors of the states to dz and the errors of the previous states;
-# the error of a state may be None, for zero.
+# A step maps the input product z = W_input x + b and the previous states to the states, h first; to other values that
+# its backward pass reads; and to the sums of z and the products with W_recur. There is one such product for the gates
+# that multiply W_recur by h, and one for the others; z is in parts accordingly. The backward pass maps the errors of
+# the states to dz and the errors of the previous states; the error of a state may be None, for zero.
 
 
 def take_rows(be: Any, x: Any, first: int, count: int) -> Any:
@@ -54,9 +56,10 @@ def split_gates(be: Any, z: Any, count: int) -> list[Any]:
     return [take_rows(be, z, k * n, n) for k in range(count)]
 
 
-def rnn_step(be: Any, z: Any, previous: Values, W_recur: Any, functions: Functions) -> tuple[list[Any], ...]:
+def rnn_step(be: Any, z: Values, previous: Values, W_recur: Any, functions: Functions) -> tuple[list[Any], ...]:
     """Return ``h = f(z + W_recur h)``."""
-    return [functions[0](z + W_recur @ previous[0])], []
+    total = z[0] + W_recur @ previous[0]
+    return [functions[0](total)], [], [total]
 
 
 def rnn_step_backward(
@@ -67,14 +70,15 @@ def rnn_step_backward(
     return dz, [transpose(be, W_recur) @ dz]
 
 
-def lstm_step(be: Any, z: Any, previous: Values, W_recur: Any, functions: Functions) -> tuple[list[Any], ...]:
+def lstm_step(be: Any, z: Values, previous: Values, W_recur: Any, functions: Functions) -> tuple[list[Any], ...]:
     """Return ``h = o a(c)`` and ``c = f c + i g``; and the gates i, f, o, the candidate g, and a(c)."""
     (h, c), (activation, gate) = previous, functions
-    *gates, candidate = split_gates(be, z + W_recur @ h, 4)
+    total = z[0] + W_recur @ h
+    *gates, candidate = split_gates(be, total, 4)
     (i, f, o), g = map(gate, gates), activation(candidate)
     c = f * c + i * g
     a = activation(c)
-    return [o * a, c], [i, f, o, g, a]
+    return [o * a, c], [i, f, o, g, a], [total]
 
 
 def lstm_step_backward(
@@ -89,13 +93,15 @@ def lstm_step_backward(
     return dz, [transpose(be, W_recur) @ dz, dc * f]
 
 
-def gru_step(be: Any, z: Any, previous: Values, W_recur: Any, functions: Functions) -> tuple[list[Any], ...]:
+def gru_step(be: Any, z: Values, previous: Values, W_recur: Any, functions: Functions) -> tuple[list[Any], ...]:
     """Return ``h = (1 - u) h + u k``; and r h, the gates r and u, and the candidate k."""
     (h,), (activation, gate), n = previous, functions, W_recur.shape[1]
-    r, u = map(gate, split_gates(be, take_rows(be, z, 0, 2 * n) + take_rows(be, W_recur, 0, 2 * n) @ h, 2))
+    of_gates = z[0] + take_rows(be, W_recur, 0, 2 * n) @ h
+    r, u = map(gate, split_gates(be, of_gates, 2))
     rh = r * h
-    k = activation(take_rows(be, z, 2 * n, n) + take_rows(be, W_recur, 2 * n, n) @ rh)
-    return [h + u * (k - h)], [rh, r, u, k]
+    of_candidate = z[1] + take_rows(be, W_recur, 2 * n, n) @ rh
+    k = activation(of_candidate)
+    return [h + u * (k - h)], [rh, r, u, k], [of_gates, of_candidate]
 
 
 def gru_step_backward(
@@ -123,6 +129,17 @@ class Cell(NamedTuple):
     gates_of_h: int
     step: Callable[..., tuple[list[Any], ...]]
     step_backward: Callable[..., tuple[Any, list[Any]]]
+
+    @property
+    def gates_of_parts(self) -> list[int]:
+        """The number of gates of each part of z."""
+        others = self.num_gates - self.gates_of_h
+        return [self.gates_of_h, others] if others else [self.gates_of_h]
+
+    def split(self, be: Any, z: Any) -> list[Any]:
+        """Return z in parts."""
+        H, ends = z.shape[0] // self.num_gates, [0, *accumulate(self.gates_of_parts)]
+        return [take_rows(be, z, start * H, (end - start) * H) for start, end in pairwise(ends)]
 
 
 CELLS = {
@@ -158,7 +175,8 @@ def unroll(
     n, z = x.shape[1] // steps, W_input @ x + b
     for t in reversed(range(steps)) if reverse else range(steps):
         previous = states
-        states, saved = cell.step(be, take_columns(be, z, t * n, n), previous, W_recur, functions)
+        parts = cell.split(be, take_columns(be, z, t * n, n))
+        states, saved, _ = cell.step(be, parts, previous, W_recur, functions)
         yield t, previous, states, saved
 
 

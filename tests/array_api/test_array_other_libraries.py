@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -23,14 +24,21 @@ pytest.importorskip("einops")
 pytest.importorskip("array_api_extra")
 
 
-def run(script: Any, runtime: str, what: str) -> Any:
+@functools.cache
+def run_all(script: Any, runtime: str, *what: str) -> Any:
     """Run calls of a script on a runtime in a new process, where SciPy accepts arrays of other libraries."""
-    command = [sys.executable, "-W", "ignore", script.__file__, runtime, what]
+    command = [sys.executable, "-W", "ignore", script.__file__, runtime, *what]
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "SCIPY_ARRAY_API": "1", "PYTHONPATH": path}
     process = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert not process.returncode, process.stderr
     return json.loads(process.stdout)
+
+
+def run(script: Any, runtime: str, what: str) -> Any:
+    """Return the problems of the calls of a script; one process computes those of several tests."""
+    together = ["values", "gradients", *["declared"] * (script is scipy_calls)] if runtime == "cpu" else []
+    return run_all(script, runtime, *(together if what in together else [what]))[what]
 
 
 def differentiable(calls: list[str], library: str = "") -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.standin_cudnn import Frontend
+from helpers.standin_cudnn import Frontend, Graph
 from helpers.standin_cupy import installed
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -68,6 +68,17 @@ def test_a_wrong_convolution_is_reported(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_convolutions_by_cudnn_are_not_run_where_it_is_not_installed() -> None:
     with installed(), pytest.raises(gpu_check.NotRun, match="nvidia-cudnn-frontend"):
         gpu_check.convolutions(True)
+
+
+@simulates
+def test_attention_is_compared_with_that_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    with installed():
+        monkeypatch.setitem(sys.modules, "cudnn", frontend := Frontend())
+        assert gpu_check.attention() == "24 results as on the CPU"
+        assert [len(graph.heads) for graph in frontend.graphs] == [3, 6] * 4
+        monkeypatch.setattr(Graph, "_run_attention", lambda *_: None)
+        with pytest.raises(AssertionError, match=r"24 are too far .* float16 causal=False \(48, 165\)"):
+            gpu_check.attention()
 
 
 @simulates

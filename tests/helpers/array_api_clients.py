@@ -1,6 +1,6 @@
 """Functions of array-api-extra and einops on arrays of neonlite; those with ``*`` are differentiated.
 
-Run as a script: prints {call: problem, or ""} as JSON.
+Run as a script: prints {what: {call: problem, or ""}} as JSON.
 """
 
 from __future__ import annotations
@@ -40,5 +40,6 @@ def evaluate(call: str, xp: Any, arrays: dict[str, Any]) -> Any:
 if __name__ == "__main__":
     from neonlite import Backend
 
-    xp = Backend(sys.argv[1], default_dtype="float64").array_api
-    print(json.dumps(find_problems(split_calls(CALLS), ARRAYS, evaluate, xp, sys.argv[2])))
+    runtime, *kinds = sys.argv[1:]
+    xp = Backend(runtime, default_dtype="float64").array_api
+    print(json.dumps({what: find_problems(split_calls(CALLS), ARRAYS, evaluate, xp, what) for what in kinds}))

@@ -40,7 +40,8 @@ MATRIX_OPS = {op.name for op in OP_TABLE if op.compute_dtypes}  # linear algebra
 CELLS = ("rnn", "lstm", "gru")
 # their results are sums of products: in float32, some of their errors are larger than one of rounding
 RECURRENT = {"lstm_state"} | {f"{cell}{end}" for cell in CELLS for end in ("", "_backward")}
-SUMS_OF_PRODUCTS = MATRIX_OPS | RECURRENT
+ATTENTION = {"self_attention", "attention_stats", "self_attention_backward"}
+SUMS_OF_PRODUCTS = MATRIX_OPS | RECURRENT | ATTENTION
 # their vectors are unique but for the sign, and are compared by their squares
 SIGN_FREE = {"qr_q", "qr_r", "svd_u", "svd_vh", "eigh_vectors"}
 INTEGER_OPS = {op.name for op in OP_TABLE if op.integers_only}  # floats are refused
@@ -379,6 +380,16 @@ def recurrence(op: Op) -> Iterator[Case]:
 
 MAKERS |= dict.fromkeys(sorted(RECURRENT), recurrence)
 
+
+def heads(op: Op) -> Iterator[Case]:
+    for (T, N, H, d), causal in itertools.product([(3, 2, 1, 2), (1, 1, 2, 1), (4, 1, 2, 3)], [False, True]):
+        x, z = (T, N, 3, H, d), (T, N, H, d)
+        operands = (z, z, x, (N, H, T, 1)) if op.name.endswith("backward") else (x,)
+        yield Case(op.name, operands, {"causal": causal} | ({"to": "float64"} if "stats" in op.name else {}))
+
+
+MAKERS |= dict.fromkeys(sorted(ATTENTION), heads)
+
 # --- composite ops --------------------------------------------------------------------------------------------------
 
 
@@ -482,8 +493,8 @@ def build_of_many(be: Backend, first: Any, *rest: Any, op: str, **attrs: Any) ->
     return be.build(op, first, reduce(lambda pair, x: be.build("pair", x, pair), reversed(rest)), **attrs)
 
 
-METHOD_OF |= {name: partial(build_of_many, op=name) for name in sorted(RECURRENT - {*CELLS})}
-METHOD_OF |= {name: partial(build_of_many, op=name) for name in ("quantized_dot", "quantized_conv")}
+OF_MANY = {*OF_INT8, *RECURRENT, "self_attention_backward"} - {*CELLS}
+METHOD_OF |= {name: partial(build_of_many, op=name) for name in sorted(OF_MANY)}
 
 
 def call(be: Backend, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -559,7 +570,7 @@ def placed(be: Backend, x: Any, dtype: str, layout: str) -> tuple[Any, Any]:
 CLOSE = {"float64": (1e-12, 1e-13), "float32": (2e-6, 1e-6), "float16": (4e-3, 4e-3), "bfloat16": (2.0**-5, 2.0**-5)}
 # the dtypes of results that do not depend on those of operands
 DTYPES = {op.name: "int64" for op in OP_TABLE if op.result_dtype == "index"}
-DTYPES |= {"onehot": "float32", "cast": "float64", "max_pool_indices": "uint8"}
+DTYPES |= {"onehot": "float32", "cast": "float64", "attention_stats": "float64", "max_pool_indices": "uint8"}
 SUM_DTYPES = {op.name for op in OP_TABLE if op.result_dtype == "sum"}  # int64 for integers
 
 
@@ -619,7 +630,7 @@ def check_value_of_ints(be: Backend, name: str, dtype: str) -> None:
         tree = call(be, name, [be.array(x, dtype=x.dtype) if isinstance(x, np.ndarray) else x for x in xs], case.attrs)
         assert tree.dtype == kind, case
         expected = REFERENCE[name](*xs, **case.attrs).astype(tree.dtype)
-        rtol, atol = tolerances(name, kind, expected) if kind == "float32" else (0, 0)
+        rtol, atol = tolerances(name, kind, expected) if kind in ("float32", "float64") else (0, 0)
         np.testing.assert_allclose(tree.asnumpyarray(), expected, rtol, atol, err_msg=str(case))
 
 

@@ -485,6 +485,44 @@ def quantized_conv(
     return np.maximum(z, 0) if relu else z
 
 
+# --- attention: each query of each head alone ---
+
+
+def query(q: Any, k: Any, v: Any) -> tuple[float, Any]:
+    """Return the logarithm of the sum of a query's exponentials, and the mean of the values by its weights."""
+    e = [math.exp(sum(a * b for a, b in zip(q, key, strict=True)) / math.sqrt(len(q))) for key in k]
+    return math.log(math.fsum(e)), sum(w * value for w, value in zip(e, v, strict=True)) / math.fsum(e)
+
+
+def attended(x: Any, causal: bool, part: int) -> Any:
+    """Return one of the results of ``query`` for x (T, N, 3, H, d), (T, N, H) or (T, N, H, d)."""
+    T, N, _, H, d = x.shape
+    out = np.zeros((T, N, H, d) if part else (T, N, H))
+    for t, n, h in np.ndindex(T, N, H):
+        seen = t + 1 if causal else T
+        out[t, n, h] = query(x[t, n, 0, h], x[:seen, n, 1, h], x[:seen, n, 2, h])[part]
+    return out
+
+
+def attention_stats(x: Any, causal: bool, to: str) -> Any:
+    return attended(x, causal, 0).transpose(1, 2, 0)[..., None]
+
+
+def self_attention_backward(dz: Any, z: Any, x: Any, stats: Any, causal: bool) -> Any:
+    """Return dE/dx, one pair of a query and a key at a time, of weights that the given stats determine."""
+    dz, z, x, out = (a.astype(float) for a in (dz, z, x, np.zeros(x.shape)))
+    for t, n, h in np.ndindex(*z.shape[:3]):
+        q, e, total = x[t, n, 0, h], dz[t, n, h], sum(dz[t, n, h] * z[t, n, h])
+        for s in range(t + 1 if causal else len(x)):
+            k, v = x[s, n, 1:, h]
+            w = math.exp(sum(q * k) / math.sqrt(len(q)) - stats[n, h, t, 0])
+            dscore = w * (sum(e * v) - total) / math.sqrt(len(q))
+            out[t, n, 0, h] += dscore * k
+            out[s, n, 1, h] += dscore * q
+            out[s, n, 2, h] += w * e
+    return out
+
+
 REFERENCE: dict[str, Callable[..., Any]] = {
     "neg": each(lambda x: -x),
     "abs": each(lambda x: x if x > 0 else -x),
@@ -731,4 +769,7 @@ REFERENCE |= {
     "quantized_dot": quantized_dot,
     "quantized_conv": quantized_conv,
     **RECURRENT,
+    "self_attention": lambda x, causal: attended(x, causal, 1),
+    "attention_stats": attention_stats,
+    "self_attention_backward": self_attention_backward,
 }

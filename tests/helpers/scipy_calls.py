@@ -1,6 +1,6 @@
 """A call of each function that SciPy declares to support the array-API standard; those with ``*`` are differentiated.
 
-Run as a script, as SciPy reads SCIPY_ARRAY_API when it is imported: prints {call: problem, or ""} as JSON.
+Run as a script, as SciPy reads SCIPY_ARRAY_API when it is imported: prints {what: {call: problem, or ""}} as JSON.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ if __name__ == "__main__":
 
     for name in CALLS:
         importlib.import_module(name)
-    runtime, what = sys.argv[1:]
+    runtime, *kinds = sys.argv[1:]
     xp = Backend(runtime, default_dtype="float64").array_api
-    result = declared_functions() if what == "declared" else find_problems(calls(), ARRAYS, evaluate, xp, what)
-    print(json.dumps(result))
+    results = {what: find_problems(calls(), ARRAYS, evaluate, xp, what) for what in kinds if what != "declared"}
+    print(json.dumps({"declared": declared_functions(), **results}))

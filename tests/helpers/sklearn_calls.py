@@ -1,6 +1,6 @@
 """A call of each estimator, metric and tool of scikit-learn for the array-API standard; ``*``: it is differentiated.
 
-Run as a script, as SciPy reads SCIPY_ARRAY_API when it is imported: prints {call: problem, or ""} as JSON.
+Run as a script, as SciPy reads SCIPY_ARRAY_API when it is imported: prints {what: {call: problem, or ""}} as JSON.
 """
 
 from __future__ import annotations
@@ -161,5 +161,6 @@ MODULES = (
 if __name__ == "__main__":
     from neonlite import Backend
 
-    xp = Backend(sys.argv[1], default_dtype="float64").array_api
-    print(json.dumps(find_problems(split_calls(CALLS), ARRAYS, evaluate, xp, sys.argv[2])))
+    runtime, *kinds = sys.argv[1:]
+    xp = Backend(runtime, default_dtype="float64").array_api
+    print(json.dumps({what: find_problems(split_calls(CALLS), ARRAYS, evaluate, xp, what) for what in kinds}))

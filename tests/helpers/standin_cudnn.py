@@ -1,4 +1,4 @@
-"""A stand-in for the cuDNN frontend: graphs of convolutions, which reference code runs.
+"""A stand-in for the cuDNN frontend: graphs of convolutions and of attention, which reference code runs.
 
 It accepts the calls of nvidia-cudnn-frontend 1.18 to 1.28: dims and strides of tensors in the order N, C, D, H, W, then
 plans, then addresses. A handle is an address up to 1.27, and an object from 1.28 on. From 1.19 on, plans can be created
@@ -97,11 +97,15 @@ class GraphTensor:
 
     def at(self, address: int) -> Any:
         """Return the array at an address, with three spatial axes."""
+        array = self.array(address)
+        return array[:, :, None] if array.ndim == 4 else array
+
+    def array(self, address: int) -> Any:
+        """Return the array at an address."""
         nbytes = np.dtype(KINDS[self.kind]).itemsize
         end = sum((n - 1) * step for n, step in zip(self.dim, self.stride, strict=True)) + 1
         memory = (ctypes.c_char * (end * nbytes)).from_address(address)
-        array: Any = np.ndarray(self.dim, KINDS[self.kind], memory, strides=[step * nbytes for step in self.stride])
-        return array[:, :, None] if array.ndim == 4 else array
+        return np.ndarray(self.dim, KINDS[self.kind], memory, strides=[step * nbytes for step in self.stride])
 
 
 class Graph:
@@ -116,6 +120,7 @@ class Graph:
         self.max_workspace_bytes = 1 << 60
         self.ran: list[Any] = []
         self.bias_of = self.rectified = None
+        self.heads: Any = None
 
     def tensor(self, dim: Sequence[int], stride: Sequence[int], data_type: Any) -> GraphTensor:
         assert len(dim) == len(stride) in (4, 5)
@@ -145,6 +150,46 @@ class Graph:
         assert input is self.result
         self.rectified, self.result = True, GraphTensor()
         return self.result
+
+    def _attention(self, operands: dict[str, GraphTensor], results: int, scale: float, causal: bool) -> Any:
+        """Record a graph of attention; the real library refuses what is refused here."""
+        parts = [x for name, x in operands.items() if name != "stats"]
+        if any(x.stride[-1] != 1 for x in parts):
+            raise cudnnGraphNotSupportedError("The stride for the last dimension should be 1")
+        if any(x.dim[-1] % 8 for x in parts) or not {x.kind for x in parts} <= {data_type.HALF, data_type.BFLOAT16}:
+            raise cudnnGraphNotSupportedError("hidden_dim should be multiple of 8")
+        self.heads, self.scale, self.causal = operands, scale, causal
+        self.results = [GraphTensor() for _ in range(results)]
+        return self.results
+
+    def sdpa(self, attn_scale: float, use_causal_mask: bool, generate_stats: bool, **operands: GraphTensor) -> Any:
+        assert generate_stats
+        return self._attention(operands, 2, attn_scale, use_causal_mask)
+
+    def sdpa_backward(
+        self, attn_scale: float, use_causal_mask: bool, use_deterministic_algorithm: bool, **operands: GraphTensor
+    ) -> Any:
+        assert use_deterministic_algorithm
+        return self._attention(operands, 3, attn_scale, use_causal_mask)
+
+    def _run_attention(self, addresses: dict[int, int]) -> None:
+        x = {name: t.array(addresses[t.get_uid()]).astype(float) for name, t in self.heads.items()}
+        results = [t.array(addresses[t.get_uid()]) for t in self.results]
+        for n, h in np.ndindex(x["q"].shape[:2]):
+            q, k, v = x["q"][n, h], x["k"][n, h], x["v"][n, h]
+            weights = np.zeros((len(q), len(k)))
+            for t in range(len(q)):  # one query at a time
+                seen = t + 1 if self.causal else len(k)
+                weights[t, :seen] = np.exp(k[:seen] @ q[t] * self.scale)
+                if "dO" not in x:
+                    results[1][n, h, t] = np.log(weights[t].sum())
+                    results[0][n, h, t] = weights[t] @ v / weights[t].sum()
+            if "dO" in x:
+                weights /= np.exp(x["stats"][n, h])
+                de = x["dO"][n, h]
+                dscores = weights * (de @ v.T - (de * x["o"][n, h]).sum(1, keepdims=True)) * self.scale
+                for out, gradient in zip(results, (dscores @ k, dscores.T @ q, weights.T @ de), strict=True):
+                    out[n, h] = gradient
 
     def __getattr__(self, name: str) -> Any:
         steps = ("validate", "build_operation_graph", "check_support", "build_plans")
@@ -201,6 +246,8 @@ class Graph:
             raise RuntimeError("libnvrtc.so.13: cannot open shared object file")
         assert self.steps[:4] == ["validate", "build_operation_graph", "create_execution_plans", "check_support"]
         ctypes.memset(workspace, 0xFF, nbytes)
+        if self.heads:
+            return self._run_attention(addresses)
         a, b = (x.at(addresses[x.get_uid()]).astype(float) for x in self.operands)
         out, sizes = self.result.at(addresses[self.result.get_uid()]), {k: tuple(v) for k, v in self.geometry.items()}
         if len(sizes["padding"]) == 2:

@@ -168,3 +168,20 @@ def test_an_error_names_the_function_and_its_operands(be: Backend, call: Any, me
     x, g = be.ones((3, 4), name="x"), be.ones((5, 1), name="g")
     with pytest.raises((ValueError, TypeError, IndexError), match=message):
         call(be, x, g)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("factor", [-1.0, 1.0])
+def test_self_attention_of_scores_far_from_0_is_that_of_float64(be: Backend, factor: float, causal: bool) -> None:
+    """All scores are near -300, or near 300, where e^s is 0 or infinite in float32."""
+    T, N, H, d = 5, 2, 2, 4
+    values = np.random.default_rng(0).normal(size=(T, N, 3, H, d))
+    values[:, :, :2] = 12 + values[:, :, :2] / 5
+    values[:, :, 0] *= factor
+    x = be.array(values, dtype="float32")
+    q, k, v = np.moveaxis(x.get().astype(float), 2, 0)
+    scores = np.einsum("tnhd,snhd->nhts", q, k) / np.sqrt(d)
+    scores[..., ~np.tri(T, dtype=bool)] = -np.inf if causal else scores[..., ~np.tri(T, dtype=bool)]
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    expected = np.einsum("nhts,snhd->tnhd", e / e.sum(axis=-1, keepdims=True), v)
+    np.testing.assert_allclose(be.build("self_attention", x, causal=causal).get(), expected, rtol=2e-3, atol=2e-4)

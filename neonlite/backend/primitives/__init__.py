@@ -443,6 +443,18 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """
         raise NotImplementedError
 
+    def computes_attention(self, shape: Sequence[int], dtype: str, causal: bool) -> bool:
+        """Return whether ``attention`` and ``attention_backward`` compute queries, keys and values of a shape."""
+        return False
+
+    def attention(self, x: Array, z: Array, stats: Array, *, causal: bool) -> bool:
+        """Compute self_attention and its stats and return True, or return False where that fails."""
+        raise NotImplementedError
+
+    def attention_backward(self, dz: Array, z: Array, x: Array, stats: Array, dx: Array, *, causal: bool) -> bool:
+        """Compute the gradient of self_attention and return True, or return False where that fails."""
+        raise NotImplementedError
+
     def computes_quantized(self, dtype: str, layer: Any) -> bool:
         """Return whether ``quantized_conv`` computes a layer, or ``quantized_dot`` a product (nout, nin, N).
 

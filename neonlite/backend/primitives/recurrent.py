@@ -295,21 +295,23 @@ class StepRecurrence(Recurrence):
         be = self.plan.targets[0].be
         self.be, self.compile_plan = be, planned.compile_plan
         state, dz_shape = (self.H, self.N), (self.shapes[1][0], self.N)
-        W_recur, b = (self.placeholder(self.plan.shape(v), self.plan.is_contiguous(v)) for v in self.operands[2:4])
-        z, e, y = self.placeholder(dz_shape), self.placeholder(state, False), self.placeholder(state, False)
+        W_recur = self.placeholder(self.plan.shape(self.operands[2]), self.plan.is_contiguous(self.operands[2]))
+        e, y = (self.placeholder(state, False) for _ in range(2))
+        z = [self.placeholder((gates * self.H, self.N)) for gates in self.cell.gates_of_parts]
         previous, states, errors = ([self.placeholder(state) for _ in range(self.cell.num_states)] for _ in range(3))
         saved = [self.placeholder(state) for _ in range(self.cell.num_saved)]
         with untraced():
-            new, others = self.cell.step(be, z + b, previous, W_recur, functions_of(be, names))
+            new, others, sums = self.cell.step(be, z, previous, W_recur, functions_of(be, names))
             targets, trees = [y, *states], [be.stop_gradient(new[0]), *new]  # a value is written to one target
             if is_training:
                 targets, trees = [*targets, *saved], [*trees, *others]
-            self.run_step = self.compile(trees, targets, [z, W_recur, b, *previous])
+            aliases = [(len(targets) + n, n, "exact") for n in range(len(z))]  # products are added to z
+            self.run_step = self.compile([*trees, *sums], [*targets, *z], [*z, W_recur, *previous], aliases)
             if is_training:
                 derivatives = derivatives_of(be, names)
                 total = [e + errors[0], *errors[1:]]
                 dz, new = self.cell.step_backward(be, total, previous, states, saved, W_recur, derivatives)
-                targets, leaves = [self.placeholder(dz_shape, False), *errors], [e, *errors, *previous]
+                targets, leaves = [self.placeholder(dz_shape), *errors], [e, *errors, *previous]
                 self.run_step_backward = self.compile([dz, *new], targets, [*leaves, *states, *saved, W_recur])
 
     def placeholder(self, shape: Shape, is_contiguous: bool = True) -> Tensor:
@@ -317,10 +319,16 @@ class StepRecurrence(Recurrence):
         strides = None if is_contiguous else tuple(2 * n for n in contiguous_strides(shape))
         return Tensor(None, self.be.tensor_info(shape, compute_dtype(self.step), strides))
 
-    def compile(self, trees: Sequence[Any], targets: Sequence[Tensor], leaves: Sequence[Tensor]) -> Callable[..., None]:
+    def compile(
+        self,
+        trees: Sequence[Any],
+        targets: Sequence[Tensor],
+        leaves: Sequence[Tensor],
+        aliases: Sequence[tuple[int, int, str]] = (),
+    ) -> Callable[..., None]:
         """Return the function ``run(targets, leaves)`` of a plan, which uses the arena after the temporaries."""
         infos = [x.info for x in targets]
-        plan = Plan(trees, {id(x): x for x in leaves}, infos, arena_start=self.plan.arena_bytes)
+        plan = Plan(trees, {id(x): x for x in leaves}, infos, aliases, arena_start=self.plan.arena_bytes)
         run = self.compile_plan(plan)
         self.plans.append(plan)
         return run
@@ -350,9 +358,12 @@ class StepRecurrence(Recurrence):
             return buffer
         xp = self.primitives.xp
         self.primitives.gemm(W_input, xp.permute_dims(xp.reshape(x, (-1, self.T, self.N)), (1, 0, 2)), z)
+        z += b
+        ends = [0, *accumulate(self.cell.gates_of_parts)]
         for i, t in enumerate(self.order):
             values = [buffer[t if self.is_training else i % 2, k, ...] for k in range(count)]
-            self.run_step([self.columns(y, t), *values], [z[t, ...], W_recur, b, *states])
+            parts = [z[t, start * self.H : end * self.H, ...] for start, end in pairwise(ends)]
+            self.run_step([self.columns(y, t), *values, *parts], [*parts, W_recur, *states])
             states = values[:num_states]
         return buffer
 
@@ -366,7 +377,8 @@ class StepRecurrence(Recurrence):
         """Write the gradients of the operands."""
         (x, W_input, W_recur), states = operands[:3], self.initial_states(operands)
         num_states, T, N = len(states), self.T, self.N
-        dz = self.primitives.runtime.reshape(self.workspace("gates", (T, W_recur.shape[0], N), x), (-1, T * N))
+        by_time = self.workspace("gates", (T, W_recur.shape[0], N), x)
+        dz = self.workspace("errors of gates", (W_recur.shape[0], T, N), x)
         buffers = self.workspace("errors", (2, num_states, self.H, N), x)
         if not self.primitives.runtime.has_values:
             return
@@ -378,10 +390,12 @@ class StepRecurrence(Recurrence):
         for i in reversed(range(T)):
             t, previous = self.order[i], values[i - 1][:num_states] if i else states
             self.run_step_backward(
-                [self.columns(dz, t), *targets], [self.columns(e, t), *errors, *previous, *values[i], W_recur]
+                [by_time[t, ...], *targets], [self.columns(e, t), *errors, *previous, *values[i], W_recur]
             )
             errors, targets = targets, errors
         gemm, xp, (dx, dW_input, dW_recur, db, *dstates) = self.primitives.gemm, self.primitives.xp, gradients
+        dz[...] = xp.permute_dims(by_time, (1, 0, 2))
+        dz = self.primitives.runtime.reshape(dz, (-1, T * N))
         rows, first = self.cell.gates_of_h * self.H, self.order[0]
         gemm(self.columns(dz, first)[:rows, :], states[0].T, dW_recur[:rows, :])
         if T > 1:

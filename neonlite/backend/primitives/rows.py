@@ -129,6 +129,8 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         return rounded_call(primitives, plan, v)
     if step.op in (QUANTIZED_DOT, QUANTIZED_CONV):
         return quantized_call(primitives, plan, v)
+    if step.op.name in ("self_attention", "self_attention_backward"):
+        return attention_call(primitives, plan, v)
     if (found := image_layer(primitives, plan, v)) is None:
         return None
     roles, layer, call = found
@@ -243,6 +245,35 @@ def quantized_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
     return PrimitiveCall(run, inputs, (v,))
 
 
+def attention_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall | None:
+    """Return self-attention with its stats, or its gradient; None where no primitive computes it."""
+    step = plan.step_of(v)
+    inputs, causal = cast("tuple[int, ...]", step.inputs), step.attrs["causal"]
+    x = inputs[0 if len(inputs) == 1 else 2]
+    if not primitives.computes_attention(plan.shape(x), plan.dtype(x), causal):
+        return None
+    stats = find_indices_of(plan, v)
+    outputs = (v,) if stats is None else (v, stats)
+    strided = [n for n, x in enumerate(inputs) if not plan.is_contiguous(x)]
+    stats_shape = OPS["attention_stats"].shape_fn(plan.shape(x))  # type: ignore[misc]
+
+    def run(*arrays: NativeArray) -> None:
+        operands, results = list(arrays[: len(inputs)]), arrays[len(inputs) :]
+        for n in strided:
+            operands[n] = contiguous_copy(primitives, n, operands[n])
+        if len(inputs) > 1:
+            is_computed = primitives.attention_backward(*operands, *results, causal=causal)
+        else:
+            like = primitives.xp.empty(0, dtype=primitives.xp.float32)
+            unread = () if stats is not None else (primitives.get_workspace("attention stats", stats_shape, like),)
+            is_computed = primitives.attention(*operands, *results, *unread, causal=causal)
+        if not is_computed:
+            for u, out in zip(outputs, results, strict=True):
+                out[...] = plan.step_of(u).op.run(primitives.xp, *operands, **plan.step_of(u).attrs)
+
+    return PrimitiveCall(run, inputs, outputs, is_repeatable=not strided)
+
+
 def roi_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall | None:
     """Return the search for the largest pixels of regions of float images; None for other images."""
     step, inputs = plan.step_of(v), cast("tuple[int, int]", plan.step_of(v).inputs)
@@ -271,15 +302,17 @@ def find_indices_of(plan: Plan, v: int) -> int | None:
     return w if w != v else None
 
 
-def join_results(plan: Plan) -> None:
+def join_results(primitives: ReferencePrimitives, plan: Plan) -> None:
     """Move the steps that one primitive computes together into one stage.
 
-    These are maxima and their positions, normalized images or rows and their statistics, and gradients.
+    These are maxima and their positions, attention and its stats, normalized images or rows and their statistics, and
+    gradients.
     """
     first = {
         (step.op.name, step.inputs, tuple(step.attrs.items())): v
         for v, step in plan.numbered_steps
         if step.op.name in JOINED.values()
+        and (step.op.name not in OPS or find_primitive(primitives, plan, v) is not None)
     }
     more: dict[int, list[int]] = {}
     for w, step in plan.numbered_steps:
@@ -458,7 +491,8 @@ QUANTIZED_DOT, QUANTIZED_CONV = (
 # the results of an op with a number of operands, of which only those are stored that are read
 RESULTS = {(NORMALIZED, n): (NORMALIZED, MEANS, VARIANCES) for n in (1, 3)}
 RESULTS |= {(NORMALIZED_BACKWARD, 5): (NORMALIZED_BACKWARD, GAMMA_BACKWARD, BETA_BACKWARD)}
-JOINED = {"max_pool_indices": "max_pool"} | {x.name: main.name for main, *more in RESULTS.values() for x in more}
+JOINED = {"max_pool_indices": "max_pool", "attention_stats": "self_attention"}
+JOINED |= {x.name: main.name for main, *more in RESULTS.values() for x in more}
 TRANSPOSED = Op("transposed", doc="a contiguous copy of a transpose", kind="library", has_method=False)
 REORDER = Op("reorder", OPS["transpose"].run, doc="images copied to another layout", kind="library", has_method=False)
 

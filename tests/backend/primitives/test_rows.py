@@ -129,3 +129,14 @@ def test_a_primitive_finds_the_largest_pixels_of_regions_of_floats(runtime: Back
         tree = runtime.build("roi_pool_indices", images, runtime.array(wrong), **attrs)
         with pytest.raises(error):
             tree.get()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_maxima_and_their_positions_are_those_of_two_plans(runtime: Backend, dtype: str) -> None:
+    x = runtime.array(np.random.default_rng(0).permutation(2 * 6 * 6 * 3).reshape(2, 6, 6, 3), dtype)
+    attrs: dict[str, Any] = {"window": (1, 2, 2), "strides": (1, 2, 2), "padding": ((0, 0),) * 3, "ceil": False}
+    trees = [runtime.build("max_pool", x, **attrs), runtime.build("max_pool_indices", x, to="uint8", **attrs)]
+    targets = [runtime.empty(tree.shape, tree.dtype.name).fill(99) for tree in trees]
+    runtime.compile(targets, trees)()
+    for mine, tree in zip(targets, trees, strict=True):
+        np.testing.assert_array_equal(mine.get(), tree.get())

@@ -1,4 +1,4 @@
-"""Convolution on the GPU: by cuDNN, or by an im2col kernel and one matrix product."""
+"""Convolution on the GPU, by cuDNN or by an im2col kernel and one matrix product; and attention by cuDNN."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from neonlite.backend.runtimes.cuda.kernels import KernelLauncher, workspace_lim
 from neonlite.backend.runtimes.cuda.libraries import PerThread
 from neonlite.backend.runtimes.cuda.op_templates import substitute
 from neonlite.backend.validation import warn
-from neonlite.typing import NativeArray
+from neonlite.typing import HALF_DTYPES, NativeArray
 
 SPATIAL_AXES = "zyx"
 AXIS_PARAMETERS = [
@@ -259,7 +259,7 @@ class CudaReorderer(KernelLauncher):
         return copy
 
 
-# --- convolution by cuDNN: one cudnn-frontend graph and execution plan per geometry and layout ---
+# --- cuDNN: one cudnn-frontend graph and execution plan per geometry and layout ---
 
 MAX_CACHED_PLANS = 4096  # of a thread
 MAX_AUTOTUNE_PLANS = 8  # plans that are timed, which takes milliseconds each in the first call
@@ -275,7 +275,7 @@ class PlanError(RuntimeError):
     """cuDNN cannot run a plan that it built."""
 
 
-class ConvolutionPlan(NamedTuple):
+class CudnnPlan(NamedTuple):
     """A built graph: the ids of its tensors, in the order of the arrays, and the index of the plan that runs."""
 
     graph: Any
@@ -283,6 +283,17 @@ class ConvolutionPlan(NamedTuple):
     plan_index: int | None  # None: chosen by cuDNN's heuristics
     workspace_bytes: int
     key: tuple[object, ...] = ()  # in the plan cache
+
+
+class AttentionShape(NamedTuple):
+    """What determines self-attention of queries, keys and values (T, N, 3, heads, depth)."""
+
+    dtype: str
+    steps: int
+    batch_size: int
+    heads: int
+    depth: int
+    causal: bool
 
 
 class CudnnHandle:
@@ -330,30 +341,45 @@ class Cudnn:
         allocate_workspace: Callable[[int], int],
         bias: bool = False,
         relu: bool = False,
-    ) -> ConvolutionPlan | None:
+    ) -> CudnnPlan | None:
         """Return the cached plan of a convolution or derivative, built on first use; None if cuDNN has none.
 
         ``addresses()`` returns the addresses of two operands, the result and the bias if there is one.
         ``allocate_workspace(n)`` returns the address of n bytes. Both are called only for autotuning.
         """
-        self.handle()
+
+        def build() -> CudnnPlan:
+            if self.is_autotuned and current_capture():
+                raise CaptureError("graph capture: cuDNN plans cannot be timed during a capture")
+            tuning_addresses = addresses() if self.is_autotuned else None
+            return self._build_plan(operation, layer, layout, tf32, tuning_addresses, allocate_workspace, bias, relu)
+
         key = operation, layer.dtype, *geometry(layer), layout, tf32, bias, relu
+        return self._find_plan(key, layer, build)
+
+    def attention_plan(self, shape: AttentionShape, is_backward: bool) -> CudnnPlan | None:
+        """Return the cached plan of attention or its derivative, built on first use; None if cuDNN has none."""
+        key = "attention" + "_backward" * is_backward, shape
+        return self._find_plan(key, shape, partial(self._build_attention_plan, shape, is_backward))
+
+    def _find_plan(self, key: tuple[Any, ...], what: object, build: Callable[[], CudnnPlan]) -> CudnnPlan | None:
+        """Return a cached plan, or build it; None if cuDNN has none."""
+        self.handle()
         plans = self.threads.get().plans
         try:
             return plans[key]
         except KeyError:
             pass
-        if self.is_autotuned and current_capture():
-            raise CaptureError("graph capture: cuDNN plans cannot be timed during a capture")
-        tuning_addresses = addresses() if self.is_autotuned else None
         try:
-            plan = self._build_plan(operation, layer, layout, tf32, tuning_addresses, allocate_workspace, bias, relu)
+            plan = build()
+        except CaptureError:
+            raise
         except self.errors as error:
-            self.mark_unsupported(key, operation, layer, error)
+            self.mark_unsupported(key, what, error)
             return None
         return plans.add(key, plan._replace(key=key))
 
-    def run(self, plan: ConvolutionPlan, addresses: Sequence[int], workspace: int) -> None:
+    def run(self, plan: CudnnPlan, addresses: Sequence[int], workspace: int) -> None:
         """Run a plan on arrays in the graph's layout; PlanError if it fails."""
         if (capture := current_capture()) is not None:
             capture.keepalive.append(plan)
@@ -363,15 +389,13 @@ class Cudnn:
             raise PlanError(str(error)) from error
         record(self.execute, plan, addresses, workspace)
 
-    def mark_unsupported(self, key: tuple[object, ...], operation: str, layer: ConvLayer, error: Exception) -> None:
-        """Mark a convolution as unsupported, so that im2col computes it, and warn."""
+    def mark_unsupported(self, key: tuple[Any, ...], what: object, error: Exception) -> None:
+        """Mark a graph as unsupported, so that matrix products compute its result, and warn."""
         plans = self.threads.get().plans
         plans.add(key, None)
         plans[key] = None  # in place of a plan that failed
-        warn(
-            f"cuDNN cannot compute {operation} of {layer!r}: {error}\nim2col and a matrix product are used instead.",
-            RuntimeWarning,
-        )
+        instead = "matrix products are" if isinstance(what, AttentionShape) else "im2col and a matrix product are"
+        warn(f"cuDNN cannot compute {key[0]} of {what!r}: {error}\n{instead} used instead.", RuntimeWarning)
 
     def _build_plan(
         self,
@@ -383,7 +407,7 @@ class Cudnn:
         allocate_workspace: Callable[[int], int],
         bias: bool,
         relu: bool,
-    ) -> ConvolutionPlan:
+    ) -> CudnnPlan:
         """Build the graph of a convolution and choose its plan: the fastest if ``addresses`` for timing are given.
 
         Otherwise, it is that of the plan table if it can be built, or the choice of cuDNN's heuristics.
@@ -410,16 +434,7 @@ class Cudnn:
         if relu:
             result = graph.relu(input=result)
         result.set_output(True).set_dim(result_sizes[0]).set_stride(result_sizes[1]).set_data_type(data_type)
-        graph.validate()
-        graph.build_operation_graph()
-        graph.create_execution_plans([frontend.heur_mode.A, frontend.heur_mode.FALLBACK])
-        notes = frontend.numerical_note
-        excluded_notes = [notes.NONDETERMINISTIC, notes.REDUCED_PRECISION_REDUCTION]
-        if layer.dtype == "float32" and not tf32:
-            excluded_notes += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
-        graph.deselect_numeric_notes(excluded_notes)
-        graph.deselect_workspace_greater_than(self.max_bytes)
-        graph.check_support()
+        self._create_plans(graph, *("TENSOR_CORE", "DOWN_CONVERT_INPUTS") * (layer.dtype == "float32" and not tf32))
         tensors = [x.get_uid() for x in (first, second, result, *column)]
         if addresses is not None:
             return self._autotune(graph, tensors, addresses, allocate_workspace)
@@ -429,16 +444,61 @@ class Cudnn:
                 if graph.get_plan_name_at_index(index) == engine:
                     return self._build_plan_at(graph, tensors, index)
         graph.build_plans()
-        return ConvolutionPlan(graph, tensors, None, graph.get_workspace_size())
+        return CudnnPlan(graph, tensors, None, graph.get_workspace_size())
+
+    def _create_plans(self, graph: Any, *excluded: str) -> None:
+        """Create the plans of a graph, without those that are nondeterministic, too large or have an excluded note."""
+        frontend = self.frontend
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([frontend.heur_mode.A, frontend.heur_mode.FALLBACK])
+        notes = "NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION", *excluded
+        graph.deselect_numeric_notes([getattr(frontend.numerical_note, name) for name in notes])
+        graph.deselect_workspace_greater_than(self.max_bytes)
+        graph.check_support()
+
+    def _build_attention_plan(self, shape: AttentionShape, is_backward: bool) -> CudnnPlan:
+        """Build the graph of attention or its derivative, with the choice of cuDNN's heuristics.
+
+        Its arrays are Q, K and V, the result and the stats; or these five after the error of the result, which is
+        after Q, K and V, and the gradients of Q, K and V.
+        """
+        frontend, (dtype, T, N, H, d, causal) = self.frontend, shape
+        data_type, float32 = getattr(frontend.data_type, CUDNN_DATA_TYPES[dtype]), frontend.data_type.FLOAT
+        graph = frontend.pygraph(
+            handle=self.handle(), io_data_type=data_type, intermediate_data_type=float32, compute_data_type=float32
+        )
+        part, whole, stats = (  # dimensions (N, H, T, d), and strides, of (T, N, 3, H, d), (T, N, H, d), (N, H, T, 1)
+            ([N, H, T, d], [3 * H * d, d, 3 * N * H * d, 1], data_type),
+            ([N, H, T, d], [H * d, d, N * H * d, 1], data_type),
+            ([N, H, T, 1], [H * T, T, 1, 1], float32),
+        )
+
+        def tensors(*descriptions: tuple[list[int], list[int], Any]) -> list[Any]:
+            return [graph.tensor(dim=dim, stride=stride, data_type=t) for dim, stride, t in descriptions]
+
+        operands = dict(zip("qkv", tensors(part, part, part), strict=True))
+        options = {"attn_scale": d**-0.5, "use_causal_mask": causal}
+        if is_backward:
+            operands |= dict(zip(("dO", "o", "stats"), tensors(whole, whole, stats), strict=True))
+            results = graph.sdpa_backward(**operands, **options, use_deterministic_algorithm=True)
+        else:
+            results = graph.sdpa(**operands, **options, generate_stats=True)
+        for x, (dim, stride, t) in zip(results, [part] * 3 if is_backward else [whole, stats], strict=True):
+            x.set_output(True).set_dim(dim).set_stride(stride).set_data_type(t)
+        self._create_plans(graph)
+        graph.build_plans()
+        uids = [x.get_uid() for x in (*operands.values(), *results)]
+        return CudnnPlan(graph, uids, None, graph.get_workspace_size())
 
     def _autotune(
         self, graph: Any, tensors: list[int], addresses: Sequence[int], allocate_workspace: Callable[[int], int]
-    ) -> ConvolutionPlan:
+    ) -> CudnnPlan:
         """Time the first plans that can be built, and return the fastest. Each run overwrites the result array.
 
         The plan count of the frontend includes deselected plans, which cannot be built.
         """
-        timed: list[tuple[float, int, ConvolutionPlan]] = []
+        timed: list[tuple[float, int, CudnnPlan]] = []
         for index in range(graph.get_execution_plan_count()):
             if len(timed) == MAX_AUTOTUNE_PLANS:
                 break
@@ -452,12 +512,12 @@ class Cudnn:
             raise self.frontend.cudnnGraphNotSupportedError("none of its plans can be built")
         return min(timed)[2]
 
-    def _build_plan_at(self, graph: Any, tensors: list[int], index: int) -> ConvolutionPlan:
+    def _build_plan_at(self, graph: Any, tensors: list[int], index: int) -> CudnnPlan:
         """Build one of the plans of a graph; errors are the frontend's."""
         graph.build_plan_at_index(index)
-        return ConvolutionPlan(graph, tensors, index, graph.get_workspace_size_plan_at_index(index))
+        return CudnnPlan(graph, tensors, index, graph.get_workspace_size_plan_at_index(index))
 
-    def execute(self, plan: ConvolutionPlan, addresses: Sequence[int], workspace: int) -> None:
+    def execute(self, plan: CudnnPlan, addresses: Sequence[int], workspace: int) -> None:
         """Run a plan; errors are the frontend's."""
         tensor_addresses, handle = dict(zip(plan.tensors, addresses, strict=True)), self.handle()
         if plan.plan_index is None:
@@ -655,13 +715,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         if plan is None:
             record(None)
             return False
-        try:
-            driver.run(driver.cudnn.run, plan, addresses(), self._workspace_address(plan.workspace_bytes))
-        except PlanError as error:
-            if current_capture():
-                raise CaptureError(f"cuDNN: {error}") from error
-            driver.cudnn.mark_unsupported(plan.key, operation, layer, error)
-            record(None)
+        if not self._run_plan(plan, addresses(), layer):
             return False
         if isinstance(out, ReorderedImages):
             return True
@@ -670,6 +724,48 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         if not is_plain:
             self._run_library(self._scale_and_add, result, array, alpha, beta)
         return True
+
+    def _run_plan(self, plan: CudnnPlan, addresses: Sequence[int], what: object) -> bool:
+        """Run a plan and return True; False, with a warning, where it fails."""
+        driver: Any = self.runtime.driver
+        try:
+            driver.run(driver.cudnn.run, plan, addresses, self._workspace_address(plan.workspace_bytes))
+        except PlanError as error:
+            if current_capture():
+                raise CaptureError(f"cuDNN: {error}") from error
+            driver.cudnn.mark_unsupported(plan.key, what, error)
+            record(None)
+            return False
+        return True
+
+    def computes_attention(self, shape: Sequence[int], dtype: str, causal: bool) -> bool:
+        """Return whether cuDNN has plans for attention and its derivative: of 16-bit floats, and depths such as 64."""
+        T, N, _, H, d = shape
+        if not (self.has_cudnn and dtype in HALF_DTYPES and T > 1 and N * H * d and d % 8 == 0):
+            return False
+        plan = partial(self.runtime.driver.cudnn.attention_plan, AttentionShape(dtype, T, N, H, d, causal))
+        return all(plan(is_backward) is not None for is_backward in (False, True))
+
+    def attention(self, x: NativeArray, z: NativeArray, stats: NativeArray, *, causal: bool) -> bool:
+        return self._run_attention(causal, x, [z, stats])
+
+    def attention_backward(
+        self, dz: NativeArray, z: NativeArray, x: NativeArray, stats: NativeArray, dx: NativeArray, *, causal: bool
+    ) -> bool:
+        return self._run_attention(causal, x, [dz, z, stats], [dx])
+
+    def _run_attention(
+        self, causal: bool, x: NativeArray, others: Sequence[NativeArray], gradients: Sequence[NativeArray] = ()
+    ) -> bool:
+        """Run the plan of attention or its derivative, and return whether it succeeds."""
+        (T, N, _, H, d), address_of = x.shape, self.runtime.address_and_strides
+        shape, driver = AttentionShape(str(x.dtype), T, N, H, d, causal), self.runtime.driver
+        if (plan := driver.cudnn.attention_plan(shape, bool(gradients))) is None:
+            record(None)
+            return False
+        addresses = [address_of(a)[0] for a in others]
+        parts = [[address_of(a)[0] + n * H * d * x.dtype.itemsize for n in range(3)] for a in (x, *gradients)]
+        return self._run_plan(plan, [*parts[0], *addresses, *(parts[1] if gradients else ())], shape)
 
     def _scale_and_add(self, result: NativeArray, out: NativeArray, alpha: float, beta: float) -> None:
         """Compute ``out = alpha result + beta out``."""

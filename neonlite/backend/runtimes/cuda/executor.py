@@ -384,7 +384,7 @@ class CudaExecutor:
             plan.raising_values = [v for v in plan.raising_values if not is_gather(plan, plan.step_of(v))]
             plan.set_stages(plan.stages)
         choose_primitives(self.primitives, plan)
-        join_results(plan)
+        join_results(self.primitives, plan)
         join_reorders(plan)
         libraries.fuse_gemm_sums(plan)
         fuse_row_stages(plan)

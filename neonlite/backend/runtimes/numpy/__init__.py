@@ -434,7 +434,7 @@ class BlockedExecutor(StageExecutor):
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)`` for a plan, and set ``plan.required_arena_bytes`` and ``primitives``."""
         choose_primitives(self.primitives, plan)
-        join_results(plan)
+        join_results(self.primitives, plan)
         store_by_time(self.primitives, plan)
         plan.reuse_operands(self.primitives.operand_shifts(plan))
         plan.primitives = find_primitives(self.primitives, plan, self.compile)

@@ -82,7 +82,7 @@ def test_a_graph_keeps_the_plans_that_it_runs(monkeypatch: pytest.MonkeyPatch) -
         for _ in range(4):
             be.replay("convolve", lambda: be.fprop_conv(layer, i, f, o), [i, f, o])
         (block,) = be.graphs.blocks.values()
-        (plan,) = [x for x in block.capture.keepalive if isinstance(x, convolution.ConvolutionPlan)]
+        (plan,) = [x for x in block.capture.keepalive if isinstance(x, convolution.CudnnPlan)]
         assert plan in be.runtime.driver.cudnn.threads.get().plans.values()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import image_programs
+from helpers import image_programs, standin_cudnn
 from helpers.simulated_gpu import ByCudnn
 from hypothesis import assume, given, settings, strategies as st
 
@@ -25,7 +25,9 @@ from neonlite.callbacks import Callbacks
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import (
+    GRU,
     LRN as Response,
+    LSTM,
     Activation,
     Affine,
     BatchNorm,
@@ -33,6 +35,7 @@ from neonlite.layers import (
     MergeSum,
     MultiHeadAttention,
     Pooling,
+    Recurrent,
     Sequential,
     SkipNode,
 )
@@ -496,11 +499,11 @@ def fused(plan: Any) -> tuple[str, ...]:
     return "bias" * (plan.graph.bias_of is not None), "relu" * bool(plan.graph.rectified)
 
 
-def idle_backend(batch_size: int, tf32: bool = False) -> tuple[Backend, Idle]:
+def idle_backend(batch_size: int, tf32: bool = False, dtype: str = "float32") -> tuple[Backend, Idle]:
     runtime = SimulatedGPU()
     runtime.driver = driver = Idle()
     driver.tf32 = tf32
-    NervanaObject.be = be = Backend(runtime, rng_seed=1, batch_size=batch_size)
+    NervanaObject.be = be = Backend(runtime, rng_seed=1, batch_size=batch_size, default_dtype=dtype)
     return be, driver
 
 
@@ -595,6 +598,170 @@ def test_products_of_all_heads_are_one_call_of_cublas_and_the_array_library_comp
     stages.clear()
     assert driver.launches_of(lambda: gradients(x, e)) == launches
     assert not stages  # the launches are repeated
+
+
+STEP = {  # launches of one step of each layer, forward and backward
+    LSTM: (["gemm", "sig_sig_mul_sig_tanh_mul_add_tanh_mul_s"], ["add_mul_mul_sub_mul_add_mul_sub_mul_mul", "gemm"]),
+    GRU: (
+        ["gemm", "sig_sig_mul", "gemm", "add_tanh_sub_mul_add_stop_gradient"],
+        ["add_mul_mul_sub_mul_sub_mul_sub_mul_mul", "gemm", "mul_sub_mul_mul", "gemm", "mul_mul_add_add"],
+    ),
+    Recurrent: (["gemm", "tanh_stop_gradient"], ["add_mul_sub_mul", "gemm"]),
+}
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("layer", STEP)
+def test_a_recurrent_step_is_a_launch_for_each_product_and_one_for_all_gates(layer: Any, steps: int) -> None:
+    be, driver = idle_backend(64)
+    gates = {} if layer is Recurrent else {"gate_activation": "logistic"}
+    net = Sequential(layer(32, Gaussian(), activation="tanh", **gates))
+    net.configure((16, steps)).allocate_parameters()
+    x, e = be.empty((16, 64 * steps)), be.empty((32, 64 * steps))
+
+    @jit
+    def both(x: Any, e: Any) -> Any:
+        y = net(x, training=True)
+        return [y, *Autodiff(y, be, e).get_grad_op_tree([x, *net.parameters])]
+
+    driver.launched.clear()
+    (forward, backward), launches = STEP[layer], driver.launches_of(lambda: both(x, e))
+    start = launches.index("gemm") + 1  # after the product with all inputs
+    end = start + steps * len(forward + backward)
+    assert launches[start:end] == steps * forward + steps * backward
+    assert {*launches[end:]} == {"gemm", "cast"}  # products of all steps, and copies of gradients
+
+
+# --- attention by cuDNN ----------------------------------------------------------------------------------------------
+
+
+def attended(be: Backend, shape: tuple[int, ...], training: bool = True, masks: bool = False, **options: Any) -> Any:
+    """Return the output of attention and its gradients, of (heads, F, T, N)."""
+    heads, F, T, N = shape
+    NervanaObject.be, rng = be, np.random.default_rng(0)
+    net = MultiHeadAttention(heads, **options)
+    net.configure((F, T)).allocate_parameters()
+    for p in net.parameters:
+        p[:] = rng.integers(-4, 5, p.shape) / 8
+    x, e = (be.array(rng.integers(-8, 9, (F, T * N)) / 8) for _ in range(2))
+    if masks:
+        net.mask = be.array(rng.permutation(T * N)[None] % 3 > 0)
+    y = net(x, training=training)
+    return [np.asarray(t.get(), float) for t in (y, *Autodiff(y, be, e).get_grad_tensor([x, *net.parameters]))]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("bias", [None, Constant(0)])
+def test_attention_of_16_bit_floats_by_cudnn_is_that_of_products_on_the_cpu(
+    dtype: str, causal: bool, bias: Any
+) -> None:
+    shape, options = (3, 24, 5, 4), {"causal": causal, "bias": bias, "init": Gaussian()}
+    be = gpu_backend(dtype, batch_size=4)
+    results = attended(be, shape, **options)
+    assert [len(graph.heads) for graph in be.runtime.driver.cudnn.frontend.graphs] == [3, 6]
+    for mine, theirs in zip(results, attended(Backend("cpu", batch_size=4), shape, **options), strict=True):
+        np.testing.assert_allclose(mine, theirs, 0, abs(theirs).max() * (4e-3 if dtype == "float16" else 3e-2))
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((3, 24, 5, 4), {"masks": True}),
+        ((3, 24, 5, 4), {"keep": 0.5}),
+        ((3, 24, 5, 4), {"alibi_slopes": [0.5, 1, 2]}),
+        ((2, 24, 5, 4), {}),  # 12 features a head, no multiple of 8
+        ((3, 24, 1, 4), {}),  # one step, of which cuDNN has no derivative
+    ],
+)
+def test_other_attention_is_computed_by_products(shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    be = gpu_backend("float16", batch_size=4)
+    attended(be, shape, **options)
+    assert not be.runtime.driver.cudnn.frontend.graphs
+    if "keep" in options:
+        attended(be, shape, training=False, **options)  # drops nothing
+        assert len(be.runtime.driver.cudnn.frontend.graphs) == 2
+
+
+@pytest.mark.parametrize("by_cudnn", [True, False])
+def test_the_attention_of_float32_and_that_without_cudnn_are_computed_by_products(by_cudnn: bool) -> None:
+    be = gpu_backend("float32" if by_cudnn else "float16", batch_size=4)
+    frontend = be.runtime.driver.cudnn.frontend
+    if not by_cudnn:
+        be.runtime.driver.cudnn = None
+    attended(be, (3, 24, 5, 4))
+    assert not frontend.graphs
+
+
+def test_attention_without_a_plan_within_the_workspace_is_computed_by_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted = attended(gpu_backend("float16", batch_size=4), (3, 24, 5, 4))
+    monkeypatch.setattr(standin_cudnn, "PLANS", [100])
+    monkeypatch.setattr(standin_cudnn, "TENSOR_CORES", 0)
+    monkeypatch.setenv("NEONLITE_WORKSPACE", "50")
+    be = gpu_backend("float16", batch_size=4)
+    with pytest.warns(RuntimeWarning, match=r"attention of AttentionShape\(dtype='float16', steps=5, .*\n.*products"):
+        results = attended(be, (3, 24, 5, 4))
+    for mine, theirs in zip(results, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, 0, abs(theirs).max() * 8e-3)
+
+
+def test_attention_whose_plans_fail_when_they_run_is_computed_op_by_op() -> None:
+    wanted = attended(gpu_backend("float16", batch_size=4), (3, 24, 5, 4), causal=True)
+    be = gpu_backend("float16", batch_size=4)
+    be.runtime.driver.cudnn.frontend.fails = "execute"
+    with pytest.warns(RuntimeWarning, match="cannot open shared object file"):
+        results = attended(be, (3, 24, 5, 4), causal=True)
+    for mine, theirs in zip(results, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, 0, abs(theirs).max() * 4e-3)
+
+
+def test_attention_by_cudnn_is_one_launch_forward_and_one_backward_and_reorders_nothing() -> None:
+    be, driver = idle_backend(16, dtype="bfloat16")
+    net = Sequential(MultiHeadAttention(4, causal=True))
+    net.configure((128, 64)).allocate_parameters()
+    x, e = be.empty((128, 64 * 16)), be.empty((128, 64 * 16))
+
+    @jit
+    def both(x: Any, e: Any) -> Any:
+        return Autodiff(net(x, training=True), be, e).get_grad_op_tree([x, *net.parameters])
+
+    forward = jit(net.__call__)
+    driver.launched.clear()
+    assert driver.launches_of(lambda: forward(x)) == ["gemm", "add", "attention", "gemm", "add"]
+    sums = ["s0_sum_x0_over_axis_1_of_2", "s0_sum_x0_over_axis_0_of_2", "combine"]  # the gradients of the biases
+    products = ["gemm"] * 5  # queries, keys and values; the error of the context; gradients of x and of the weights
+    launches = driver.launches_of(lambda: both(x, e))
+    assert sorted(launches) == sorted([*products, *sums, "add", "attention", "attention_backward"])
+    stages, executor = list[Any](), be._executor
+    run_stage = executor._run_stage
+    executor._run_stage = lambda *args: stages.append(args) or run_stage(*args)
+    assert driver.launches_of(lambda: both(x, e)) == launches
+    assert not stages  # the launches are repeated
+
+
+def test_a_replay_of_attention_by_cudnn_has_the_bits_of_a_run() -> None:
+    results, captured = [], ""
+    for graphs in (True, False):
+        NervanaObject.be = be = gpu_backend("float16", batch_size=N)
+        net, rng = Sequential(MultiHeadAttention(2, causal=True)), np.random.default_rng(5)
+        net.configure((16, 6)).allocate()
+        net.allocate_deltas()
+        x, e = be.zeros((16, 6 * N)), be.array(rng.standard_normal((16, 6 * N)))
+
+        def step(net: Any = net, x: Any = x, e: Any = e) -> None:
+            net.fprop(x)
+            net.bprop(e)
+
+        for _ in range(RUNS + 2):
+            x[:] = rng.standard_normal(x.shape)
+            be.replay("step", step, [net, x, e], graphs=graphs)
+        captured += repr(be.graphs)
+        results.append([t.get() for t in (net.layers[-1].outputs, *net.gradients)])
+    assert "captured" in captured
+    for mine, theirs in zip(*results, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 # --- repeated launches -----------------------------------------------------------------------------------------------

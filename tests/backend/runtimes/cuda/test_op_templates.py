@@ -134,6 +134,15 @@ def sequences(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     return trees
 
 
+def heads(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
+    """Return self-attention, its stats and its gradient, of 2 heads of 2 steps of 2 sequences."""
+    rows = [be.build("slice", a / 16, index=((0, n, 1), (0, 16, 1))) for a, n in ((x, 12), (y, 4))]
+    qkv, dz = (be.reshape(a, shape) for a, shape in zip(rows, ((2, 2, 3, 2, 8), (2, 2, 2, 8)), strict=True))
+    z = be.build("self_attention", qkv, causal=True)
+    stats = be.build("attention_stats", qkv, causal=True, to="float32")
+    return [z, stats, build_variadic(be, "self_attention_backward", dz, z, qkv, stats, causal=True)]
+
+
 def composites(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     """Return composite ops, of which the formulas are computed."""
     of_images = (getattr(be, name)(be.reshape(x, (4, 8, 8)), y[:4, :1]) for name in ("batch_norm", "instance_norm"))
@@ -159,7 +168,7 @@ def table(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
 
 
 PLANS: dict[str, Callable[..., list[Any]]] = {
-    f.__name__: f for f in (table, reductions, movements, orders, matrices, images, sequences, composites, draws)
+    f.__name__: f for f in (table, reductions, movements, orders, matrices, images, sequences, heads, composites, draws)
 }
 
 
