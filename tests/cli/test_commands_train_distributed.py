@@ -135,7 +135,7 @@ def test_training_whose_process_is_killed_restarts_from_its_checkpoint(tmp_path,
     status, output, errors = neonlite(*common, whole)
     assert status == 0, (output, errors)
     (tmp_path / "sitecustomize.py").write_text(KILLING)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("CHECKPOINT", str(path))
     status, output, errors = neonlite(*common, path, "--restarts", 2)
     assert status == 0, (output, errors)
