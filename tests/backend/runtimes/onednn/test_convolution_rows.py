@@ -437,7 +437,10 @@ def test_the_gradients_of_many_rows_are_precise(cpu: Backend) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * np.abs(other).max())
 
 
-def test_the_gradients_of_long_rows_need_little_memory_besides_the_results(cpu: Backend) -> None:
+def test_the_gradients_of_long_rows_need_little_memory_besides_the_results(
+    cpu: Backend, threads: Callable[[int], None]
+) -> None:
+    threads(1)  # each thread has a workspace
     shape = (64, GRADIENT_BLOCK_ELEMENTS // 2)
     x, gamma, beta = (
         cpu.array(RNG(n).normal(size=size)) for n, size in enumerate([shape, (1, shape[1]), (1, shape[1])])
