@@ -172,7 +172,7 @@ def main() -> int:
     ]
     head = ["work", "pass", "neonlite", "torch", "× torch", *PARTS, "floor"]
     described = ", ".join(f"{key} {value}" for key, value in about.items())
-    text = f"`python benchmarks/floors.py` ({described}; one thread):\n\n{markdown(head, cells)}\n"
+    text = f"`python benchmarks/floors.py`\n\n{described}; one thread:\n\n{markdown(head, cells)}\n"
     print(text)
     if not options.quick:
         save("floors", {"machine": about, "rows": found}, text)
