@@ -417,7 +417,7 @@ def quantized_dot(
     scale: float | None,
     relu: bool,
 ) -> Operand:
-    """Return ``factors (W round(x / scale)) + bias`` of int8 weights, or max(., 0) of it; of bfloat16 without both."""
+    """Return ``factors (W round(x / scale)) + bias``, or max(., 0) of it; bfloat16 has no factors and no scale."""
     x, W = rounded_operands(be, x, W, scale)
     return rescale(be, be.dot(W, x), bias, factors, relu)
 
@@ -433,6 +433,6 @@ def quantized_conv(
     relu: bool,
     **options: Any,
 ) -> Operand:
-    """Return ``factors conv(round(x / scale), W) + bias`` of int8 filters, or max(., 0); of bfloat16 without both."""
+    """Return ``factors conv(round(x / scale), W) + bias``, or max(., 0) of it; bfloat16 has no factors and no scale."""
     x, W = rounded_operands(be, x, W, scale)
     return rescale(be, be.conv(x, W, **options), bias, factors, relu)
