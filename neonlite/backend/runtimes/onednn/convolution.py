@@ -52,8 +52,8 @@ MIN_GRADIENT_ROWS = 16  # of a block: the sums of each block are stored. 200 row
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
-# If the row stride of a transpose is a multiple of this, its rows share few sets of the L1 cache, and NumPy takes 5 times
-# as long as oneDNN to copy it; with other strides both take the same time. 128 rows of 784 to 3072, measured by hand.
+# If the row stride of a transpose is a multiple of this, its rows share few sets of the L1 cache, and NumPy takes 5
+# times as long as oneDNN to copy it; with other strides both take the same time. For 128 rows of 784 to 3072, by hand.
 ALIASED_BYTES, MIN_ALIASED_ELEMENTS = 1 << 12, 1 << 16
 MIN_PARALLEL_SUM = 1 << 20  # elements: both ways take the same time from there to 8 << 20, by thresholds.py
 MAX_SUM_PARTS = 64  # partial sums, which NumPy adds
