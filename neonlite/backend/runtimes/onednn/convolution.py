@@ -804,6 +804,7 @@ class OneDNNBatchNorm(OneDNNConvolution):
         def work(blocks: Iterator[int]) -> None:
             for i in blocks:
                 rows = slice(i * size, min((i + 1) * size, length))
+                # oneDNN expects beta, too, and does not read it: gamma takes its place
                 arrays = dz[rows], x[rows], mean[rows], variance[rows], gamma, gamma, dx[rows], parts[0, i], parts[1, i]
                 shape = rows.stop - rows.start, n
                 self._execute_alone(self._get_cached(create_row_norm_backward, shape, eps, True), arrays)
