@@ -425,6 +425,18 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Compute ``dx = z (dz - sum(z dz))`` of each row."""
         raise NotImplementedError
 
+    def computes_log_softmax(self, rows: tuple[int, ...]) -> bool:
+        """Return whether ``log_softmax`` and ``log_softmax_backward`` compute rows of this shape."""
+        return False
+
+    def log_softmax(self, x: Array, z: Array) -> None:
+        """Compute ``z = x - log(sum(e^x))`` of each row, without overflow."""
+        raise NotImplementedError
+
+    def log_softmax_backward(self, dz: Array, z: Array, dx: Array) -> None:
+        """Compute ``dx = dz - e^z sum(dz)`` of each row of the result z of ``log_softmax``."""
+        raise NotImplementedError
+
     def computes_row_norm(self, rows: tuple[int, ...], eps: float) -> bool:
         """Return whether ``row_norm`` computes rows of this shape."""
         return False

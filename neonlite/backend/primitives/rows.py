@@ -448,6 +448,13 @@ SOFTMAX = Op(
     has_method=False,
     flops_fn=lambda z, x: 5 * math.prod(z),
 )
+LOG_SOFTMAX = Op(
+    "log_softmax",
+    doc="log_softmax over the last axis",
+    kind="library",
+    has_method=False,
+    flops_fn=lambda z, x: 5 * math.prod(z),
+)
 CONV_BIAS, CONV_BIAS_RELU = (
     Op(
         name,
@@ -465,6 +472,13 @@ SOFTMAX_BACKWARD = Op(
     has_method=False,
     flops_fn=lambda z, *operands: 4 * math.prod(z),
 )
+LOG_SOFTMAX_BACKWARD = Op(
+    "log_softmax_backward",
+    doc="the gradient of log_softmax over the last axis, from dz and its result",
+    kind="library",
+    has_method=False,
+    flops_fn=lambda z, *operands: 4 * math.prod(z),
+)
 NORMALIZED_BACKWARD = Op(
     "normalized_backward",
     doc="the gradient of normalize over the last axes, from dz, x, the means, the variances, and gamma if there is one",
@@ -478,8 +492,11 @@ ROW_FUNCTIONS: dict[Op, Callable[[ReferencePrimitives], Callable[..., None]]] = 
     NORMALIZED: lambda primitives: primitives.row_norm,
     SOFTMAX: lambda primitives: primitives.softmax,
     SOFTMAX_BACKWARD: lambda primitives: primitives.softmax_backward,
+    LOG_SOFTMAX: lambda primitives: primitives.log_softmax,
+    LOG_SOFTMAX_BACKWARD: lambda primitives: primitives.log_softmax_backward,
     NORMALIZED_BACKWARD: lambda primitives: primitives.row_norm_backward,
 }
+SOFTMAX_OPS = {"softmax": SOFTMAX, "masked_softmax": SOFTMAX, "log_softmax": LOG_SOFTMAX}  # by composite op
 ROUNDED = Op("rounded", doc="x / scale rounded to int8, or x to the bits of bfloat16", kind="library", has_method=False)
 QUANTIZED_DOT, QUANTIZED_CONV = (
     Op(name, doc=f"{name}, with relu or without", kind="library", has_method=False, flops_fn=flops_fn)
@@ -588,7 +605,7 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
         if any(plan.dtype(x) != "float32" for x in (v, *operands[:1])):
             continue
         formula = None
-        if name in ("softmax", "masked_softmax"):
+        if name in SOFTMAX_OPS:
             formula = find_softmax(primitives, plan, v)
         elif name in ("quantized_dot", "quantized_conv"):
             formula = find_quantized(primitives, plan, v)
@@ -603,14 +620,15 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
     backward: list[Formula] = []
     for v, step in plan.numbered_steps:
         if step.dtype == "float32" and len(step.inputs) == 2:
-            formula = find_softmax_backward(primitives, plan, v) or find_norm_backward(plan, v, forward, readers)
+            formula = find_softmax_backward(primitives, plan, v) or find_log_softmax_backward(plan, v, forward)
+            formula = formula or find_norm_backward(plan, v, forward, readers)
             backward += [formula] if formula else []
     replaced = {u for x in backward for v in x.results for u in formula_values(plan, v, x.operands)}
     return [*(scaled(plan, formula, replaced, readers) for formula in found), *backward]
 
 
 def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
-    """Return a softmax over the last axis; if it is masked, of the values that are -inf where the mask is 0."""
+    """Return softmax or log_softmax over the last axis; if it is masked, of values that are -inf where the mask is 0."""
     step, is_masked = plan.composites[v], plan.composites[v].op.name == "masked_softmax"
     inner = {u: plan.step_of(u) for u in formula_values(plan, v, cast("tuple[int, ...]", step.inputs))}
     total = next((u for u, s in inner.items() if s.op.name == "sum"), None)
@@ -618,9 +636,12 @@ def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula
     if is_masked:
         x = next((u for u, s in inner.items() if s.op.name == "where" and x in s.inputs), None)
     rank, rows = find_rank(plan, x, total), matrix_shape(step.shape, len(step.shape) - 1)
-    if rank is None or matrix_shape(step.shape, rank) != rows or not primitives.computes_softmax(rows):
+    op = SOFTMAX_OPS[step.op.name]
+    is_computed = primitives.computes_softmax if op is SOFTMAX else primitives.computes_log_softmax
+    if rank is None or matrix_shape(step.shape, rank) != rows or not is_computed(rows):
         return None
-    return Formula((x,), {v: SOFTMAX}, {"rank": len(step.shape) - 1, "is_masked": is_masked})
+    attrs = {"rank": len(step.shape) - 1} | ({"is_masked": is_masked} if op is SOFTMAX else {})
+    return Formula((x,), {v: op}, attrs)
 
 
 def find_softmax_backward(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
@@ -632,6 +653,21 @@ def find_softmax_backward(primitives: ReferencePrimitives, plan: Plan, v: int) -
             is_float = all((plan.dtype(x), plan.shape(x)) == ("float32", shape) for x in (z, dz))
             if rank is not None and is_float and primitives.computes_softmax_backward(matrix_shape(shape, rank)):
                 return Formula((dz, z), {v: SOFTMAX_BACKWARD}, {"rank": rank})
+    return None
+
+
+def find_log_softmax_backward(plan: Plan, v: int, forward: dict[int, Formula]) -> Formula | None:
+    """Return ``dz - e^z sum(dz)`` of a log_softmax z over the last axis that a primitive computes."""
+    for dz, product in operand_orders(plan, v, "sub")[:1]:
+        for e, total in operand_orders(plan, product, "mul"):
+            (z,), formula = inputs_of(plan, e, "exp"), forward.get(inputs_of(plan, e, "exp")[0])
+            if formula is None or formula.results[z] is not LOG_SOFTMAX or inputs_of(plan, total, "sum") != (dz,):
+                continue
+            rows = matrix_shape(plan.shape(z), formula.attrs["rank"])
+            rank = find_rank(plan, dz, total)
+            is_alike = (plan.dtype(dz), plan.shape(dz)) == ("float32", plan.shape(z))
+            if is_alike and rank is not None and matrix_shape(plan.shape(z), rank) == rows:
+                return Formula((dz, z), {v: LOG_SOFTMAX_BACKWARD}, formula.attrs)
     return None
 
 

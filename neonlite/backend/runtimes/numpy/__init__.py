@@ -593,11 +593,11 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Array:
         block = free_memory[size].pop()
     except (KeyError, IndexError):
         try:
-            block = Memory(size, np.uint8)
+            block = Memory(size + ALIGNMENT_BYTES, np.uint8)
         except MemoryError:
             free_memory.clear()
-            block = Memory(size, np.uint8)
-    return np.ndarray(shape, dtype, Lease(size, np.uint8, block))
+            block = Memory(size + ALIGNMENT_BYTES, np.uint8)
+    return np.ndarray(shape, dtype, Lease(size, np.uint8, block, -data_address(block).value % ALIGNMENT_BYTES))
 
 
 # --- the 'cpu' runtime: NumPy arrays ---
@@ -620,10 +620,14 @@ class NumPyRuntime(Runtime):
         return accelerated(NumPyPrimitives)
 
     def put(self, array: NumPyArray) -> NumPyArray:
-        """Copy a NumPy array."""
-        return np.array(array, order="C")
+        """Copy a NumPy array to memory of the runtime."""
+        copy = self.empty(array.shape, array.dtype)
+        np.copyto(copy, array)
+        return copy
 
-    get = put
+    def get(self, array: NumPyArray) -> NumPyArray:
+        """Copy an array to memory of NumPy."""
+        return np.array(array, order="C")
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> NumPyArray:
         """Return an array of uninitialized values."""

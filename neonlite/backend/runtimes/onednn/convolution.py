@@ -1,4 +1,4 @@
-"""Convolution, pooling, normalization and softmax by oneDNN: primitives, their cache, and the reorders around them.
+"""Convolution, pooling and batch norm by oneDNN: primitives, their cache, and the reorders around them.
 
 oneDNN is fast in NHWC only. A plan keeps images in NHWC, (N, D, H, W, C), between its primitives; see
 ``backend/primitives/rows.py``. Other images, (C, D, H, W, N), are reordered in each call.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from ctypes import c_float, c_uint
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
@@ -41,14 +41,8 @@ CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
 CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
 POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
 WEIGHT_SCALES = dnnl.ARG_SCALES | dnnl.ARG_WEIGHTS
-REDUCTION_SUM = 0x2FFF4
+REDUCTION_MAX, REDUCTION_SUM = 0x2FFF2, 0x2FFF4
 BFLOAT16_INFINITY = 0x7F80  # its bits, above which are those of NaN
-SOFTMAX_ACCURATE = 0x30000  # oneDNN's log_softmax is less precise than NumPy's, and is not used
-MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an error of 2e-6: oneDNN adds in float32
-# of the rows of which oneDNN adds the gradients of gamma and beta one by one: the error of the sums over 2**18 rows is
-# 2e-6, and 1e-5 without blocks
-GRADIENT_BLOCK_ELEMENTS = 1 << 17
-MIN_GRADIENT_ROWS = 16  # of a block: the sums of each block are stored. 200 rows of 200,000 take 0.46 of the time of 1
 # Channels of images. Of one channel, an epoch by oneDNN takes 0.75 (28x28, N = 128) to 1.25 (8x8) of NumPy's time, with
 # two threads beside a busy process up to 1.7. The gradient of two channels takes NumPy two thirds of the time.
 MIN_CHANNELS, MIN_BPROP_CHANNELS = 2, 3
@@ -271,7 +265,7 @@ class OneDNNConvolution(NumPyPrimitives):
 
     def _get_row_sum(self, shape: tuple[int, int]) -> dnnl.Primitive | None:
         """Return the primitive that sums rows, or None."""
-        row_sum: dnnl.Primitive | None = self._get_cached(create_row_sum, shape)
+        row_sum: dnnl.Primitive | None = self._get_cached(create_row_reduction, shape, REDUCTION_SUM)
         return row_sum
 
     def _has_argmax_size(self, pooling: ReorderedPrimitive, layer: PoolLayer, indices: Sequence[Any]) -> bool:
@@ -435,12 +429,13 @@ def count_parts(size: int) -> int:
     return next(n for n in range(MAX_SUM_PARTS, 0, -1) if size % n == 0)
 
 
-def create_row_sum(library: dnnl.Library, shape: Sequence[int]) -> dnnl.Primitive:
-    """Create the sums over rows."""
-    rows, sums = library.memory_desc(shape, (shape[1], 1)), library.memory_desc((shape[0], 1), (1, 1))
-    norm_args = c_float(0), c_float(0)  # p and eps, which a sum does not use
-    args = library.engine, REDUCTION_SUM, rows.handle, sums.handle, *norm_args, library.default_attr
-    return dnnl.Primitive(library, library.primitive_desc("reduction", *args), {dnnl.ARG_SRC: rows, dnnl.ARG_DST: sums})
+def create_row_reduction(library: dnnl.Library, shape: Sequence[int], kind: int) -> dnnl.Primitive:
+    """Create the sums or the maxima of rows."""
+    rows, results = library.memory_desc(shape, (shape[1], 1)), library.memory_desc((shape[0], 1), (1, 1))
+    norm_args = c_float(0), c_float(0)  # p and eps, which only norms use
+    args = library.engine, kind, rows.handle, results.handle, *norm_args, library.default_attr
+    descs = {dnnl.ARG_SRC: rows, dnnl.ARG_DST: results}
+    return dnnl.Primitive(library, library.primitive_desc("reduction", *args), descs)
 
 
 class ConvolutionDesc:
@@ -702,7 +697,7 @@ class OneDNNBatchNorm(OneDNNConvolution):
         if relu and not is_fused:
             np.maximum(y, 0, out=y)
 
-    # --- transposes and rows ---
+    # --- transposes ---
 
     def computes_transposes(self) -> bool:
         """Return whether oneDNN is there, which copies in tiles."""
@@ -721,101 +716,6 @@ class OneDNNBatchNorm(OneDNNConvolution):
             return False
         copy_transposed(x, out)
         return True
-
-    def computes_softmax(self, rows: tuple[int, ...]) -> bool:
-        """Return whether oneDNN has a fast primitive that is precise: it adds the float32 elements of a row."""
-        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax, softmax_block(rows)) is not None
-
-    def softmax(self, x: Array, y: Array, *, is_masked: bool) -> None:
-        """Compute the softmax y of each row of x. If ``is_masked``, that of a row of only -inf is 0, else NaN.
-
-        In oneDNN, a NaN or an infinity makes only this element NaN, and NumPy computes these rows.
-        """
-        block = softmax_block(x.shape)
-        primitive = self._get_cached(create_softmax, block)
-        if not self.runtime.has_values:
-            return
-        check_writeable(y)
-        for start in range(0, len(x), block[0]):
-            source, result = x[start : start + block[0]], y[start : start + block[0]]
-            self._execute(primitive, (source, result))
-            if np.isnan(np.minimum.reduce(result, axis=None)):
-                rows = np.isnan(result).any(axis=1)
-                largest = source[rows].max(axis=1, keepdims=True)
-                e = np.exp(source[rows] - (np.where(np.isfinite(largest), largest, 0) if is_masked else largest))
-                total = e.sum(axis=1, keepdims=True)
-                result[rows] = e / (np.where(total == 0, 1, total) if is_masked else total)
-
-    def computes_softmax_backward(self, rows: tuple[int, ...]) -> bool:
-        """Return whether oneDNN has a fast primitive that is precise."""
-        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax_backward, rows) is not None
-
-    def softmax_backward(self, dz: Array, z: Array, dx: Array) -> None:
-        """Compute ``dx = z (dz - sum(z dz))`` of each row."""
-        primitive = self._get_cached(create_softmax_backward, dz.shape)
-        if not self.runtime.has_values:
-            return
-        check_writeable(dx)
-        self._execute(primitive, (z, dz, dx))
-
-    def computes_row_norm(self, rows: tuple[int, ...], eps: float) -> bool:
-        """Return whether oneDNN has fast primitives that are precise."""
-        if rows[1] > MAX_ROW_TERMS:
-            return False
-        forward = self._get_cached(create_row_norm, rows, eps, False)
-        return forward is not None and self._get_cached(create_row_norm_backward, rows, eps, False) is not None
-
-    def row_norm(self, x: Array, *arrays: Array, eps: float) -> None:
-        """Compute rows ``y = gamma (x - mean) / sqrt(variance + eps) + beta``, and the statistics of each.
-
-        ``arrays``: gamma and beta, of the size of a row, or neither; then y, and mean and variance of each row.
-        """
-        primitive = self._get_cached(create_row_norm, x.shape, eps, len(arrays) == 5)
-        if not self.runtime.has_values:
-            return
-        check_writeable(*arrays[-3:])
-        self._execute(primitive, (x, *arrays))
-
-    def row_norm_backward(self, dz: Array, x: Array, mean: Array, variance: Array, *arrays: Array, eps: float) -> None:
-        """Compute ``dx = (dz - mean(dz) - z mean(z dz)) / sqrt(variance + eps)``, where z are the normalized rows x.
-
-        ``arrays``: dx; or gamma, dx and the gradients of gamma and beta, where dz is the error of ``gamma z + beta``.
-        """
-        if len(arrays) > 1:
-            self._row_norm_backward_of_blocks(dz, x, mean, variance, *arrays, eps=eps)
-            return
-        primitive = self._get_cached(create_row_norm_backward, x.shape, eps, False)
-        if not self.runtime.has_values:
-            return
-        check_writeable(*arrays)
-        self._execute(primitive, (dz, x, mean, variance, *arrays))
-
-    def _row_norm_backward_of_blocks(
-        self, dz: Array, x: Array, mean: Array, variance: Array, gamma: Array, *results: Array, eps: float
-    ) -> None:
-        """Write the gradients of rows, gamma and beta; those of gamma and beta are sums over blocks of rows.
-
-        The blocks depend on the shape alone, so that results do not depend on the number of threads.
-        """
-        (length, n), dx = x.shape, results[0]
-        size = max(MIN_GRADIENT_ROWS, GRADIENT_BLOCK_ELEMENTS // n)
-        parts = self.get_workspace("gradients of gamma and beta", (2, -(-length // size), n), x)
-
-        def work(blocks: Iterator[int]) -> None:
-            for i in blocks:
-                rows = slice(i * size, min((i + 1) * size, length))
-                # oneDNN expects beta, too, and does not read it: gamma takes its place
-                arrays = dz[rows], x[rows], mean[rows], variance[rows], gamma, gamma, dx[rows], parts[0, i], parts[1, i]
-                shape = rows.stop - rows.start, n
-                self._execute_alone(self._get_cached(create_row_norm_backward, shape, eps, True), arrays)
-
-        if not self.runtime.has_values:
-            return
-        check_writeable(*results)
-        run_blocks(work, parts.shape[1], x.size)
-        np.add.reduce(parts, axis=1, out=parts[:, 0])
-        for part, result in zip(parts[:, 0], results[1:], strict=True):
-            np.copyto(result, part)
 
     def _execute_alone(self, primitive: dnnl.Primitive, arrays: Sequence[Array]) -> None:
         """Execute a primitive on one thread."""
@@ -896,73 +796,3 @@ def create_normalization(library: dnnl.Library, rows: tuple[int, int], eps: floa
     flags = USE_GLOBAL_STATS | USE_SCALE | USE_SHIFT | FUSE_RELU * relu
     vectors = ARG_SCALE, ARG_SHIFT, ARG_MEAN, ARG_VARIANCE
     return create_batch_norm(library, rows, dnnl.FORWARD_INFERENCE, eps, flags, *vectors)
-
-
-def softmax_block(rows: tuple[int, ...]) -> tuple[int, int]:
-    """Return the shape of the blocks of rows, which stay in the cache between the primitive and the search for NaN."""
-    size = block_rows(rows)
-    return (size if size >= MIN_BLOCK_ROWS else rows[0]), rows[1]
-
-
-def create_softmax(library: dnnl.Library, rows: tuple[int, int]) -> dnnl.Primitive:
-    """Create the softmax of rows."""
-    matrix = library.memory_desc(rows, (rows[1], 1))
-    desc = softmax_desc(library, dnnl.FORWARD_INFERENCE, matrix)
-    return dnnl.Primitive(library, desc, {dnnl.ARG_SRC: matrix, dnnl.ARG_DST: matrix})
-
-
-def softmax_desc(library: dnnl.Library, prop_kind: int, matrix: dnnl.MemoryDesc) -> dnnl.Handle:
-    """Return the primitive descriptor of the softmax of rows."""
-    if not library.has_precise_exp:
-        raise dnnl.UnsupportedError(f"oneDNN {library.version}: exp without AVX2")
-    args = library.engine, prop_kind, SOFTMAX_ACCURATE, matrix.handle, matrix.handle, 1, library.default_attr
-    return library.primitive_desc("softmax_forward", *args)
-
-
-def create_softmax_backward(library: dnnl.Library, rows: tuple[int, int]) -> dnnl.Primitive:
-    """Create the gradient of the softmax of rows, with the arguments result, its error, and the error of the rows."""
-    matrix = library.memory_desc(rows, (rows[1], 1))
-    hint = softmax_desc(library, dnnl.FORWARD_TRAINING, matrix)
-    args = library.engine, SOFTMAX_ACCURATE, *[matrix.handle] * 3, 1, hint, library.default_attr
-    descs = dict.fromkeys((dnnl.ARG_DST, dnnl.ARG_DIFF_DST, dnnl.ARG_DIFF_SRC), matrix)
-    return dnnl.Primitive(library, library.primitive_desc("softmax_backward", *args), descs)
-
-
-def row_norm_desc(
-    library: dnnl.Library, matrix: dnnl.MemoryDesc, column: dnnl.MemoryDesc, eps: float, flags: int = 0
-) -> dnnl.Handle:
-    """Return the primitive descriptor of the normalization of rows."""
-    handles = matrix.handle, matrix.handle, column.handle
-    args = library.engine, dnnl.FORWARD_TRAINING, *handles, c_float(eps), c_uint(flags), library.default_attr
-    return library.primitive_desc("layer_normalization_forward", *args)
-
-
-def create_row_norm(library: dnnl.Library, rows: tuple[int, int], eps: float, is_scaled: bool) -> dnnl.Primitive:
-    """Create the normalization of rows, with the arguments rows, gamma and beta or neither, result, statistics."""
-    matrix, column = library.memory_desc(rows, (rows[1], 1)), library.memory_desc(rows[:1], (1,))
-    row = library.memory_desc(rows[1:], (1,))
-    scale = {ARG_SCALE: row, ARG_SHIFT: row} if is_scaled else {}
-    descs = {dnnl.ARG_SRC: matrix, **scale, dnnl.ARG_DST: matrix, ARG_MEAN: column, ARG_VARIANCE: column}
-    desc = row_norm_desc(library, matrix, column, eps, (USE_SCALE | USE_SHIFT) * is_scaled)
-    return dnnl.Primitive(library, desc, descs)
-
-
-def create_row_norm_backward(
-    library: dnnl.Library, rows: tuple[int, int], eps: float, is_scaled: bool
-) -> dnnl.Primitive:
-    """Create the gradient of the normalization. If it computes those of gamma and beta, too, it runs on one thread.
-
-    Arguments: the error of the result, rows, means, variances, beta and gamma or neither, the error of the rows, and
-    the gradients of gamma and beta or neither.
-    """
-    matrix, column = library.memory_desc(rows, (rows[1], 1)), library.memory_desc(rows[:1], (1,))
-    row, flags = library.memory_desc(rows[1:], (1,)), (USE_SCALE | USE_SHIFT) * is_scaled
-    hint = row_norm_desc(library, matrix, column, eps, flags)
-    handles = *[matrix.handle] * 3, column.handle
-    kind = dnnl.BACKWARD if is_scaled else dnnl.BACKWARD_DATA
-    args = library.engine, kind, *handles, c_float(eps), c_uint(flags), hint, library.default_attr
-    descs = {dnnl.ARG_DIFF_DST: matrix, dnnl.ARG_SRC: matrix, ARG_MEAN: column, ARG_VARIANCE: column}
-    descs |= {ARG_SHIFT: row, ARG_SCALE: row} if is_scaled else {}
-    descs |= {dnnl.ARG_DIFF_SRC: matrix} | ({ARG_DIFF_SCALE: row, ARG_DIFF_SHIFT: row} if is_scaled else {})
-    with library.use_threads(1) if is_scaled else nullcontext():
-        return dnnl.Primitive(library, library.primitive_desc("layer_normalization_backward", *args), descs)

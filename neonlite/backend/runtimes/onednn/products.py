@@ -24,7 +24,8 @@ from neonlite.backend.runtimes import (
 )
 from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.runtimes.onednn import bindings as dnnl
-from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, OneDNNBatchNorm, aligned_address
+from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, aligned_address
+from neonlite.backend.runtimes.onednn.rows import OneDNNRows
 from neonlite.ops.functions import contiguous_strides
 from neonlite.typing import NumPyArray as Array
 
@@ -231,7 +232,7 @@ class RecurrentPrimitive(NamedTuple):
     gradient_reorders: list[dnnl.Primitive]
 
 
-class OneDNNRecurrent(OneDNNBatchNorm):
+class OneDNNRecurrent(OneDNNRows):
     """Recurrent layers of float32 by oneDNN, on top of convolution and batch normalization."""
 
     def recurrent_shape(self, shape: Sequence[Any], dtype: str) -> RecurrentShape | None:
