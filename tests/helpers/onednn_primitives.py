@@ -31,3 +31,8 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Arra
 def near(got: Array, wanted: Array, case: Any, ulps: int = 64) -> None:
     tolerance = ulps * np.finfo(got.dtype).eps * max(1.0, float(np.abs(wanted).max()))
     np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance, err_msg=repr(case))
+
+
+def ops_of(plan: Any) -> list[Any]:
+    """Return the ops that a plan computes, in order."""
+    return [plan.step_of(v).op for stage in plan.stages for v in stage.steps]

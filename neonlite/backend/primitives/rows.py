@@ -496,7 +496,6 @@ ROW_FUNCTIONS: dict[Op, Callable[[ReferencePrimitives], Callable[..., None]]] = 
     LOG_SOFTMAX_BACKWARD: lambda primitives: primitives.log_softmax_backward,
     NORMALIZED_BACKWARD: lambda primitives: primitives.row_norm_backward,
 }
-SOFTMAX_OPS = {"softmax": SOFTMAX, "masked_softmax": SOFTMAX, "log_softmax": LOG_SOFTMAX}  # by composite op
 ROUNDED = Op("rounded", doc="x / scale rounded to int8, or x to the bits of bfloat16", kind="library", has_method=False)
 QUANTIZED_DOT, QUANTIZED_CONV = (
     Op(name, doc=f"{name}, with relu or without", kind="library", has_method=False, flops_fn=flops_fn)
@@ -605,8 +604,8 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
         if any(plan.dtype(x) != "float32" for x in (v, *operands[:1])):
             continue
         formula = None
-        if name in SOFTMAX_OPS:
-            formula = find_softmax(primitives, plan, v)
+        if name in ("softmax", "masked_softmax", "log_softmax"):
+            formula = find_softmax(primitives, plan, v, readers)
         elif name in ("quantized_dot", "quantized_conv"):
             formula = find_quantized(primitives, plan, v)
         elif name in ("batch_norm", "normalize") and operands[0] not in normalized:
@@ -627,8 +626,11 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
     return [*(scaled(plan, formula, replaced, readers) for formula in found), *backward]
 
 
-def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
-    """Return softmax or log_softmax over the last axis; if it is masked, of values that are -inf where the mask is 0."""
+def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int, readers: Readers) -> Formula | None:
+    """Return softmax or log_softmax over the last axis; if it is masked, of values that are -inf where the mask is 0.
+
+    A log_softmax of which only exp is read, as by its gradient, is a softmax.
+    """
     step, is_masked = plan.composites[v], plan.composites[v].op.name == "masked_softmax"
     inner = {u: plan.step_of(u) for u in formula_values(plan, v, cast("tuple[int, ...]", step.inputs))}
     total = next((u for u, s in inner.items() if s.op.name == "sum"), None)
@@ -636,12 +638,15 @@ def find_softmax(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula
     if is_masked:
         x = next((u for u, s in inner.items() if s.op.name == "where" and x in s.inputs), None)
     rank, rows = find_rank(plan, x, total), matrix_shape(step.shape, len(step.shape) - 1)
-    op = SOFTMAX_OPS[step.op.name]
-    is_computed = primitives.computes_softmax if op is SOFTMAX else primitives.computes_log_softmax
-    if rank is None or matrix_shape(step.shape, rank) != rows or not is_computed(rows):
+    if rank is None or matrix_shape(step.shape, rank) != rows:
         return None
-    attrs = {"rank": len(step.shape) - 1} | ({"is_masked": is_masked} if op is SOFTMAX else {})
-    return Formula((x,), {v: op}, attrs)
+    attrs: dict[str, Any] = {"rank": len(step.shape) - 1}
+    if step.op.name == "log_softmax":
+        reader = None if v in plan.outputs else find_reader(readers, v)
+        if reader is None or plan.step_of(reader).op.name != "exp":
+            return Formula((x,), {v: LOG_SOFTMAX}, attrs) if primitives.computes_log_softmax(rows) else None
+        v = reader
+    return Formula((x,), {v: SOFTMAX}, attrs | {"is_masked": is_masked}) if primitives.computes_softmax(rows) else None
 
 
 def find_softmax_backward(primitives: ReferencePrimitives, plan: Plan, v: int) -> Formula | None:
