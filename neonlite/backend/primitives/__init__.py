@@ -426,12 +426,16 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         raise NotImplementedError
 
     def computes_log_softmax(self, rows: tuple[int, ...]) -> bool:
-        """Return whether ``log_softmax`` and ``log_softmax_backward`` compute rows of this shape."""
+        """Return whether ``log_softmax`` computes rows of this shape."""
         return False
 
     def log_softmax(self, x: Array, z: Array) -> None:
         """Compute ``z = x - log(sum(e^x))`` of each row, without overflow."""
         raise NotImplementedError
+
+    def computes_log_softmax_backward(self, rows: tuple[int, ...]) -> bool:
+        """Return whether ``log_softmax_backward`` computes rows of this shape."""
+        return False
 
     def log_softmax_backward(self, dz: Array, z: Array, dx: Array) -> None:
         """Compute ``dx = dz - e^z sum(dz)`` of each row of the result z of ``log_softmax``."""

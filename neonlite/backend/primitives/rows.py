@@ -619,8 +619,11 @@ def find_formulas(primitives: ReferencePrimitives, plan: Plan, preferring: set[i
     backward: list[Formula] = []
     for v, step in plan.numbered_steps:
         if step.dtype == "float32" and len(step.inputs) == 2:
-            formula = find_softmax_backward(primitives, plan, v) or find_log_softmax_backward(plan, v, forward)
-            formula = formula or find_norm_backward(plan, v, forward, readers)
+            formula = (
+                find_softmax_backward(primitives, plan, v)
+                or find_log_softmax_backward(primitives, plan, v, forward)
+                or find_norm_backward(plan, v, forward, readers)
+            )
             backward += [formula] if formula else []
     replaced = {u for x in backward for v in x.results for u in formula_values(plan, v, x.operands)}
     return [*(scaled(plan, formula, replaced, readers) for formula in found), *backward]
@@ -661,17 +664,22 @@ def find_softmax_backward(primitives: ReferencePrimitives, plan: Plan, v: int) -
     return None
 
 
-def find_log_softmax_backward(plan: Plan, v: int, forward: dict[int, Formula]) -> Formula | None:
+def find_log_softmax_backward(
+    primitives: ReferencePrimitives, plan: Plan, v: int, forward: dict[int, Formula]
+) -> Formula | None:
     """Return ``dz - e^z sum(dz)`` of a log_softmax z over the last axis that a primitive computes."""
     for dz, product in operand_orders(plan, v, "sub")[:1]:
         for e, total in operand_orders(plan, product, "mul"):
-            (z,), formula = inputs_of(plan, e, "exp"), forward.get(inputs_of(plan, e, "exp")[0])
+            (z,) = inputs_of(plan, e, "exp")
+            formula = forward.get(z)
             if formula is None or formula.results[z] is not LOG_SOFTMAX or inputs_of(plan, total, "sum") != (dz,):
                 continue
-            rows = matrix_shape(plan.shape(z), formula.attrs["rank"])
-            rank = find_rank(plan, dz, total)
-            is_alike = (plan.dtype(dz), plan.shape(dz)) == ("float32", plan.shape(z))
-            if is_alike and rank is not None and matrix_shape(plan.shape(z), rank) == rows:
+            shape, rank = plan.shape(z), find_rank(plan, dz, total)
+            rows = matrix_shape(shape, formula.attrs["rank"])
+            is_alike = (plan.dtype(dz), plan.shape(dz)) == ("float32", shape)
+            if not is_alike or rank is None or matrix_shape(shape, rank) != rows:
+                continue
+            if primitives.computes_log_softmax_backward(rows):
                 return Formula((dz, z), {v: LOG_SOFTMAX_BACKWARD}, formula.attrs)
     return None
 

@@ -558,7 +558,8 @@ class CallStage:
 #
 # The C library returns the memory of deleted large arrays to the system, which clears the pages of the next ones: a
 # compiled step of Adam that returns six new matrices (1024, 1024) takes 1.8 times as long. So the base of a large array
-# is a ``Lease`` of a block of memory, which is deleted with the last array or view that needs it.
+# is a ``Lease`` of a block of memory, which is deleted with the last array or view that needs it. It starts at a cache
+# line: softmax of (8192, 512) by AVX-512 takes 1.2 times as long if the operand and the result do not.
 
 MIN_REUSED_BYTES = 1 << 19  # a lease takes 5 us
 MIN_REUSED_ELEMENTS = MIN_REUSED_BYTES // 8  # of the largest dtype
@@ -600,6 +601,13 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Array:
     return np.ndarray(shape, dtype, Lease(size, np.uint8, block, -data_address(block).value % ALIGNMENT_BYTES))
 
 
+def new_copy(array: Array) -> Array:
+    """Return a copy of an array in memory of a deleted one, as ``new_array`` does."""
+    copy = new_array(array.shape, array.dtype)
+    np.copyto(copy, array)
+    return copy
+
+
 # --- the 'cpu' runtime: NumPy arrays ---
 
 
@@ -621,9 +629,7 @@ class NumPyRuntime(Runtime):
 
     def put(self, array: NumPyArray) -> NumPyArray:
         """Copy a NumPy array to memory of the runtime."""
-        copy = self.empty(array.shape, array.dtype)
-        np.copyto(copy, array)
-        return copy
+        return new_copy(array)
 
     def get(self, array: NumPyArray) -> NumPyArray:
         """Copy an array to memory of NumPy."""

@@ -73,17 +73,15 @@ class OneDNNRows(OneDNNBatchNorm):
 
     def softmax_backward(self, dz: Array, z: Array, dx: Array) -> None:
         """Compute ``dx = z (dz - sum(z dz))`` of each row."""
-        primitive = self._get_softmax_backward(dz.shape, SOFTMAX_ACCURATE)
+        primitive = self._get_cached(create_softmax_backward, dz.shape, SOFTMAX_ACCURATE)
         if not self.runtime.has_values:
             return
         check_writeable(dx)
         self._execute(primitive, (z, dz, dx))
 
     def computes_log_softmax(self, rows: tuple[int, ...]) -> bool:
-        """Return whether oneDNN has fast primitives that are precise, for the function and its gradient."""
-        if rows[1] > MAX_ROW_TERMS or self._get_cached(create_log_softmax, log_softmax_block(rows)) is None:
-            return False
-        return self._get_softmax_backward(rows, SOFTMAX_LOG) is not None
+        """Return whether oneDNN has fast primitives that are precise."""
+        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_log_softmax, log_softmax_block(rows)) is not None
 
     def log_softmax(self, x: Array, z: Array) -> None:
         """Compute ``z = d - log(sum(e^d))`` of ``d = x - max(x)`` of each row.
@@ -116,20 +114,20 @@ class OneDNNRows(OneDNNBatchNorm):
                 np.putmask(totals, np.isinf(totals), np.nan)
                 block.difference(source + offset, of_largest, of_total, result + offset)
 
+    def computes_log_softmax_backward(self, rows: tuple[int, ...]) -> bool:
+        """Return whether oneDNN has a fast primitive that is precise."""
+        primitive = self._get_cached(create_softmax_backward, rows, SOFTMAX_LOG)
+        return rows[1] <= MAX_ROW_TERMS and primitive is not None
+
     def log_softmax_backward(self, dz: Array, z: Array, dx: Array) -> None:
         """Compute ``dx = dz - e^z sum(dz)`` of each row of the result z of ``log_softmax``."""
-        primitive = self._get_softmax_backward(dz.shape, SOFTMAX_LOG)
+        primitive = self._get_cached(create_softmax_backward, dz.shape, SOFTMAX_LOG)
         if not self.runtime.has_values:
             return
         check_writeable(dx)
         self._execute(primitive, (z, dz, dx))
         if np.isnan(np.minimum.reduce(z[:, 0])):  # of a row with a NaN, all are; exp of a NaN is infinity in oneDNN
             dx[np.isnan(z[:, 0])] = np.nan
-
-    def _get_softmax_backward(self, rows: tuple[int, ...], kind: int) -> dnnl.Primitive | None:
-        """Return the gradient of softmax or log-softmax, or None."""
-        primitive: dnnl.Primitive | None = self._get_cached(create_softmax_backward, rows, kind)
-        return primitive
 
     def computes_row_norm(self, rows: tuple[int, ...], eps: float) -> bool:
         """Return whether oneDNN has fast primitives that are precise."""
