@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from ctypes import c_float, c_uint
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from neonlite.backend.runtimes import data_address, openmp_threads
+from neonlite.backend.runtimes import data_address
+from neonlite.backend.runtimes.numpy.templates import OP_COST
 from neonlite.backend.runtimes.onednn import bindings as dnnl
 from neonlite.backend.runtimes.onednn.convolution import (
     ARG_DIFF_SCALE,
@@ -27,7 +28,7 @@ from neonlite.backend.runtimes.onednn.convolution import (
     create_row_reduction,
     run_blocks,
 )
-from neonlite.backend.runtimes.onednn.post_ops import ChainOp, get_chain
+from neonlite.backend.runtimes.onednn.post_ops import MIN_WORK_PER_THREAD, ChainOp, get_chain
 from neonlite.typing import NumPyArray as Array
 
 SOFTMAX_ACCURATE, SOFTMAX_LOG = 0x30000, 0x30001  # dnnl_alg_kind_t
@@ -37,7 +38,7 @@ MAX_ROW_TERMS = 1 << 18  # elements of a row, for which normalized rows have an 
 GRADIENT_BLOCK_ELEMENTS = 1 << 17
 MIN_GRADIENT_ROWS = 16  # of a block: the sums of each block are stored. 200 rows of 200,000 take 0.46 of the time of 1
 MAX_SUM_TERMS = 1 << 12  # elements of a row of exponentials, whose sum by oneDNN is as precise as NumPy's
-EXP_BLOCK_ELEMENTS = 1 << 18  # of a thread, whose exponentials are computed at once: smaller blocks need more calls
+EXP_BLOCK_ELEMENTS = 1 << 18  # of the rows whose exponentials are computed at once; smaller blocks need more calls
 
 
 class OneDNNRows(OneDNNBatchNorm):
@@ -87,32 +88,40 @@ class OneDNNRows(OneDNNBatchNorm):
         """Compute ``z = d - log(sum(e^d))`` of ``d = x - max(x)`` of each row.
 
         oneDNN's log-softmax has up to 20 times the error of NumPy's functions. Here it computes all but the logarithms
-        of the sums, in blocks of rows that stay in the cache. As exp of a NaN is infinity in oneDNN, so is the sum of a
-        row with a NaN or an infinity, of which all results are NaN.
+        of the sums, in blocks of rows that stay in the caches: a large one on all threads, several on one thread each.
+        As exp of a NaN is infinity in oneDNN, so is the sum of a row with a NaN or an infinity, whose results are NaN.
         """
         size, columns = log_softmax_block(x.shape)
-        largest, total = self.get_workspace("largest and total", (2, size), x)
-        nbytes = x.itemsize * size * columns
-        buffer = self._byte_buffer("onednn exp", nbytes)
+        count, nbytes = -(-len(x) // size), x.itemsize * size * columns
+        threads = 1 if count > 1 else max(1, x.size * OP_COST["exp"] // MIN_WORK_PER_THREAD)
+
+        def buffers() -> tuple[Any, Any]:
+            return self.get_workspace("maxima and sums", (2, size), x), self._byte_buffer("onednn exp", nbytes)
+
+        def work(blocks: Iterator[int]) -> None:
+            (largest, total), buffer = buffers()
+            e = self._align(buffer, nbytes, x.dtype).reshape(size, columns)
+            of_e, of_largest, of_total = (data_address(array).value for array in (e, largest, total))
+            for i in blocks:
+                source, result = (array[i * size : (i + 1) * size] for array in (x, z))
+                rows, of_x, of_z = len(source), data_address(source).value, data_address(result).value
+                block: LogSoftmax = self._get_cached(create_log_softmax, (rows, columns))
+                with block.exp.library.use_threads(threads):
+                    block.maximum(of_x, of_largest)
+                    block.exp(of_x, of_largest, of_e)
+                    if block.total is None:
+                        np.add.reduce(e[:rows], axis=1, out=total[:rows])
+                    else:
+                        block.total(of_e, of_total)
+                    np.log(total[:rows], out=total[:rows])
+                    np.putmask(total[:rows], np.isinf(total[:rows]), np.nan)
+                    block.difference(of_x, of_largest, of_total, of_z)
+
         if not self.runtime.has_values:
+            buffers()
             return
         check_writeable(z)
-        e = self._align(buffer, nbytes, x.dtype).reshape(size, columns)
-        source, result, of_e, of_largest, of_total = (data_address(array).value for array in (x, z, e, largest, total))
-        for start in range(0, len(x), size):
-            rows = min(size, len(x) - start)
-            block: LogSoftmax = self._get_cached(create_log_softmax, (rows, columns))
-            offset, totals = start * x.strides[0], total[:rows]
-            with block.exp.library.use_threads():
-                block.maximum(source + offset, of_largest)
-                block.exp(source + offset, of_largest, of_e)
-                if block.total is None:
-                    np.add.reduce(e[:rows], axis=1, out=totals)
-                else:
-                    block.total(of_e, of_total)
-                np.log(totals, out=totals)
-                np.putmask(totals, np.isinf(totals), np.nan)
-                block.difference(source + offset, of_largest, of_total, result + offset)
+        run_blocks(work, count, x.size)
 
     def computes_log_softmax_backward(self, rows: tuple[int, ...]) -> bool:
         """Return whether oneDNN has a fast primitive that is precise."""
@@ -195,7 +204,7 @@ class OneDNNRows(OneDNNBatchNorm):
 def log_softmax_block(rows: tuple[int, ...]) -> tuple[int, int]:
     """Return the shape of the blocks of rows, whose exponentials stay in the caches."""
     count, columns = rows
-    return max(1, min(count, openmp_threads() * EXP_BLOCK_ELEMENTS // columns)), columns
+    return max(1, min(count, EXP_BLOCK_ELEMENTS // columns)), columns
 
 
 class LogSoftmax(NamedTuple):
