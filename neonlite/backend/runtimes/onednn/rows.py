@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from ctypes import c_float, c_uint
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -92,33 +92,32 @@ class OneDNNRows(OneDNNBatchNorm):
         As exp of a NaN is infinity in oneDNN, so is the sum of a row with a NaN or an infinity, whose results are NaN.
         """
         size, columns = log_softmax_block(x.shape)
-        count, nbytes = -(-len(x) // size), x.itemsize * size * columns
+        count, row_bytes = -(-len(x) // size), x.itemsize * columns
         threads = 1 if count > 1 else max(1, x.size * OP_COST["exp"] // MIN_WORK_PER_THREAD)
-
-        def buffers() -> tuple[Any, Any]:
-            return self.get_workspace("maxima and sums", (2, size), x), self._byte_buffer("onednn exp", nbytes)
+        request = dnnl.ARG_WORKSPACE, size * (row_bytes + 2 * x.itemsize), x.dtype
 
         def work(blocks: Iterator[int]) -> None:
-            (largest, total), buffer = buffers()
-            e = self._align(buffer, nbytes, x.dtype).reshape(size, columns)
-            of_e, of_largest, of_total = (data_address(array).value for array in (e, largest, total))
+            buffer = self._arg_buffer(*request)  # exponentials, and the maximum and the sum of each row
+            of_x, of_z, of_e = (data_address(array).value for array in (x, z, buffer))
+            of_largest = of_e + size * row_bytes
+            of_total = of_largest + size * x.itemsize
             for i in blocks:
-                source, result = (array[i * size : (i + 1) * size] for array in (x, z))
-                rows, of_x, of_z = len(source), data_address(source).value, data_address(result).value
+                rows, offset = min(size, len(x) - i * size), i * size * row_bytes
+                total = buffer[size * (columns + 1) :][:rows]
                 block: LogSoftmax = self._get_cached(create_log_softmax, (rows, columns))
                 with block.exp.library.use_threads(threads):
-                    block.maximum(of_x, of_largest)
-                    block.exp(of_x, of_largest, of_e)
+                    block.maximum(of_x + offset, of_largest)
+                    block.exp(of_x + offset, of_largest, of_e)
                     if block.total is None:
-                        np.add.reduce(e[:rows], axis=1, out=total[:rows])
+                        np.add.reduce(buffer[: rows * columns].reshape(rows, columns), axis=1, out=total)
                     else:
                         block.total(of_e, of_total)
-                    np.log(total[:rows], out=total[:rows])
-                    np.putmask(total[:rows], np.isinf(total[:rows]), np.nan)
-                    block.difference(of_x, of_largest, of_total, of_z)
+                    np.log(total, out=total)
+                    np.putmask(total, np.isinf(total), np.nan)
+                    block.difference(of_x + offset, of_largest, of_total, of_z + offset)
 
         if not self.runtime.has_values:
-            buffers()
+            self._arg_buffer(*request)
             return
         check_writeable(z)
         run_blocks(work, count, x.size)
