@@ -36,7 +36,7 @@ PARTS = ("oneDNN", "products", "NumPy")
 NETWORKS = ("lenet", "cifar", "resnet", "char lstm", "char transformer")
 WITHOUT_ONEDNN = ("lenet", "cifar", "char lstm")  # those with a goal for the plain install
 
-OTHERS = ("einsum", "take", "copyto", "concatenate")  # of NumPy, called by name
+OTHERS = ("einsum", "take", "copyto", "concatenate", "log", "isinf", "putmask", "minimum")  # of NumPy, called by name
 spent = dict.fromkeys(PARTS, 0.0)  # seconds
 depth = 0  # of functions that are timed, of which the outermost counts
 

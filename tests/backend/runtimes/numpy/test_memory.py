@@ -127,3 +127,12 @@ def test_threads_never_share_a_block(cpu: Backend) -> None:
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_large_arrays_start_at_a_cache_line(cpu: Backend) -> None:
+    values = np.zeros((300, 513), np.float32)
+    tensors = [cpu.empty((300, 513)), cpu.array(values), (cpu.array(values) + 1).astensor(), cpu.empty((7, 1 << 17))]
+    assert [t._array.ctypes.data % 64 for t in tensors] == [0] * 4
+    del tensors
+    assert cpu.empty((300, 513))._array.ctypes.data % 64 == 0
+    assert cpu.array(values).get().base is None, "arrays of the caller are NumPy's"
