@@ -28,7 +28,6 @@ from _table import Effort, Work, cpus, machine, markdown, measure, ratio, save, 
 from threadpoolctl import threadpool_limits
 
 from neonlite.backend import Backend, NervanaObject, concurrency
-from neonlite.backend.runtimes.onednn import convolution as convolution_module
 from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.distributed import mpiexec_command, world
 from neonlite.layers import LSTM
@@ -45,7 +44,6 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "input ratio": ("neonlite.backend.runtimes.onednn.products", "MAX_INPUT_RATIO"),
     "parallel sum": ("neonlite.backend.runtimes.onednn.convolution", "MIN_PARALLEL_SUM"),
     "sum parts": ("neonlite.backend.runtimes.onednn.convolution", "MAX_SUM_PARTS"),
-    "block rows": ("neonlite.backend.runtimes.onednn.convolution", "MIN_BLOCK_ROWS"),
     "bprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_BPROP_CHANNELS"),
     "product": ("neonlite.backend.runtimes.onednn.products", "MIN_WORK"),
     "vector product": ("neonlite.backend.runtimes.onednn.products", "MIN_VECTOR_WORK"),
@@ -257,17 +255,6 @@ def copies(be: Backend, size: int) -> Work:
     return work
 
 
-def softmax_of_rows(be: Backend, count: int) -> Work:
-    """Return the softmax of rows of which ``count`` have the size of a block."""
-    x = be.array(drawn((16 * count, convolution_module.BLOCK_ELEMENTS // count)))
-    y = be.empty(x.shape)
-
-    def run() -> None:
-        y[:] = be.softmax(x, axis=1)
-
-    return run
-
-
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
 
@@ -448,7 +435,6 @@ THRESHOLDS = [
         (1, 2, 3, 16),
         (1, 2),
     ),
-    Threshold("block rows", "softmax of rows", softmax_of_rows, (2, 15, 17, 128), (1, 2)),
     Threshold("product", "square matrices", product, around(1 << 18), (1, 2), rest=REST),
     Threshold("product", "stacks of 8", stack, around(1 << 18), (1, 2), rest=REST),
     Threshold("vector product", "matrix and vector", vector_product, around(1 << 13, 32), (1, 2), rest=REST),

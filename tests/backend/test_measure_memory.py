@@ -93,7 +93,7 @@ def test_inspecting_a_plan_without_running_it_costs_nothing(be: Backend) -> None
 
 
 def test_the_tracker_agrees_with_tracemalloc(cpu: Backend, threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "MIN_REUSED_ELEMENTS", math.inf)  # else the memory of large arrays is rounded up
+    monkeypatch.setattr(runtime, "MIN_REUSED_BYTES", math.inf)  # else the memory of large arrays is rounded up
     threads(1)
     tracemalloc.start()
     try:
