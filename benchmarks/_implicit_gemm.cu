@@ -5,12 +5,13 @@
 //   DGRAD   c     (h, w, n)   (r, s, k)        filters, adjacent along terms       errors, adjacent along columns
 //   WGRAD   k     (c, r, s)   (p, q, n)        errors, adjacent along terms        images, adjacent along terms
 //
-// Before this text are defined: PASS; ROWS and COLUMNS of a block, TM and TN of a thread; how many adjacent elements of
-// a (VA), of b (VB) and of the result (VO) a thread copies at once, 4 or 1; and BLOCKS, at least, of a multiprocessor.
-// Pixels are numbered by groups of images, within a group by place, so that neighbors, whose taps overlap, meet in the
-// L1 cache. If there are several parts, a block sums a part of the terms, and a second kernel adds the parts in order.
+// Before this text are defined: PASS; ROWS and COLUMNS of a block, TM and TN of a thread; the TERMS of a step, and
+// whether all steps have so many (WHOLE); how many adjacent elements of a (VA), of b (VB) and of the result (VO) a thread
+// copies at once, 4 or 1; and BLOCKS of a multiprocessor. Pixels are numbered by groups of images, and in a group by
+// place, so that neighbors, whose taps overlap, meet in the L1 cache. If there are several parts, a block sums a part of
+// the terms, and a second kernel adds the parts in order.
 enum { FPROP, DGRAD, WGRAD };
-enum { TERMS = 8, THREADS = ROWS / TM * (COLUMNS / TN) };
+enum { THREADS = ROWS / TM * (COLUMNS / TN) };
 
 // A tile of SIZE lines (rows or columns) and TERMS terms, and the elements of it that a thread copies to shared memory:
 // of one term, or of V adjacent ones, several lines.
@@ -22,8 +23,11 @@ template <int SIZE, int V, bool ALONG_TERMS> struct Tile
     Pack<float, V> values[PIECES];
 
     __device__ static int term() { return ALONG_TERMS ? threadIdx.x % LANES * V : threadIdx.x / LANES; }
-    __device__ static int line(int i) { return (ALONG_TERMS ? threadIdx.x / LANES : threadIdx.x % LANES * V) + i * STEP; }
-    // The place of a line among count ones. What does not exist is not stored, so the last ones are read instead.
+    __device__ static int line(int i)
+    {
+        return (ALONG_TERMS ? threadIdx.x / LANES : threadIdx.x % LANES * V) + i * STEP;
+    }
+    // A line of a tile that begins at first, or instead of one that does not exist, whose sums are not stored, the last.
     __device__ static int existing(int first, int i, int count)
     {
         const int last = count - (ALONG_TERMS ? 1 : V);
@@ -71,8 +75,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     struct Buffer { typename TileA::Lines a; typename TileB::Lines b; };
     __shared__ Buffer buffers[2];
 
-    const int part = blockIdx.y % parts, phase_y = blockIdx.y / parts / stride_x, phase_x = blockIdx.y / parts % stride_x;
-    const Axis Y = make_axis(R, pad_y, stride_y, dilation_y, phase_y), X = make_axis(S, pad_x, stride_x, dilation_x, phase_x);
+    const int part = blockIdx.y % parts, phase = blockIdx.y / parts, phase_y = phase / stride_x, phase_x = phase % stride_x;
+    const Axis Y = make_axis(R, pad_y, stride_y, dilation_y, phase_y);
+    const Axis X = make_axis(S, pad_x, stride_x, dilation_x, phase_x);
     const int height = PASS == DGRAD ? P : H, width = PASS == DGRAD ? Q : W;  // of the images that are gathered
     const int outputs_y = PASS == DGRAD ? (H + stride_y - 1) / stride_y : P;
     const int outputs_x = PASS == DGRAD ? (W + stride_x - 1) / stride_x : Q;
@@ -80,14 +85,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     const int row_tiles = (rows + ROWS - 1) / ROWS;  // blocks of the same columns are neighbors, and share the L2 cache
     const int first_row = blockIdx.x % row_tiles * ROWS, first_column = blockIdx.x / row_tiles * COLUMNS;
 
-    // --- terms: (high, middle, low), and eight values of low at a time. In WGRAD, a part has a group of images ---
+    // --- terms (high, middle, low), of which a step has TERMS of low; in WGRAD, a part has a group of images ---
 
     const int groups = PASS == WGRAD ? N / group_size : 1, first_image = part % groups * group_size;
-    const int low_size = PASS == FPROP ? C : PASS == DGRAD ? K : group_size, low_tiles = (low_size + TERMS - 1) / TERMS;
-    const int middle_size = PASS == WGRAD ? Q : X.taps, tiles = (PASS == WGRAD ? P : Y.taps) * middle_size * low_tiles;
-    const int share = (tiles + parts / groups - 1) / (parts / groups), begin = part / groups * share;
-    int left = share < tiles - begin ? share : tiles - begin, low = begin % low_tiles * TERMS;
-    int middle = middle_size ? begin / low_tiles % middle_size : 0, high = middle_size ? begin / low_tiles / middle_size : 0;
+    const int low_size = PASS == FPROP ? C : PASS == DGRAD ? K : group_size, low_steps = (low_size + TERMS - 1) / TERMS;
+    const int middle_size = PASS == WGRAD ? Q : X.taps, steps = (PASS == WGRAD ? P : Y.taps) * middle_size * low_steps;
+    const int share = (steps + parts / groups - 1) / (parts / groups), begin = part / groups * share;
+    int left = share < steps - begin ? share : steps - begin, low = begin % low_steps * TERMS;
+    int middle = begin / low_steps % (middle_size + !middle_size), high = begin / low_steps / (middle_size + !middle_size);
     const int a_stride = PASS == FPROP ? R * S * K : 1, b_stride = PASS == WGRAD ? 1 : height * width * N;  // of low
 
     // --- lines ---
@@ -138,7 +143,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
         for (int i = 0; i < TileA::PIECES; ++i)
             a_tile.read(i, a + a_offsets[i], true, low + TileA::term() < low_size);
         #pragma unroll
-        for (int i = 0; i < TileB::PIECES; ++i) b_tile.read(i, b + b_offsets[i], inside >> i & 1, low + TileB::term() < low_size);
+        for (int i = 0; i < TileB::PIECES; ++i)
+            b_tile.read(i, b + b_offsets[i], inside >> i & 1, low + TileB::term() < low_size);
     };
 
     // --- sums: while a tile is multiplied, the next one is read ---

@@ -1,12 +1,14 @@
 """Convolution of float32 images in CHWN by a matrix product whose operands are gathered: a candidate for the GPU.
 
-python benchmarks/_implicit_gemm.py    # instructions and registers of its kernels, which needs no GPU
+python benchmarks/_implicit_gemm.py    # the instructions and registers of its kernels, which needs no GPU
 
 ``benchmarks/gpu_run.py`` checks it, and measures it beside cuDNN. It takes images with two axes, and one group.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,15 +17,16 @@ from neonlite.backend.primitives.geometry import ConvLayer
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS, PREAMBLE
 from neonlite.backend.runtimes.cuda.graphs import launch_kernel
 from neonlite.backend.runtimes.cuda.kernels import kernel_source
+from neonlite.backend.runtimes.cuda.libraries import OPTIONS
 from neonlite.typing import NativeArray
 
 SOURCE = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
 PASSES = "fprop", "dgrad", "wgrad"
-TERMS = 8  # of a step of a sum
-MIN_STEPS = 8  # of a part of a sum
 GROUP = 32  # images, whose elements of a pixel are 128 bytes
-MAX_THREADS = 384  # of a multiprocessor, with 168 registers each
-WANTED_THREADS = 132 * 256  # results depend on it, so it is the same for all GPUs
+MAX_THREADS = 384  # of a multiprocessor, so that each can have 168 registers; copies of single elements need more
+WANTED_THREADS = 132 * MAX_THREADS  # results depend on it, so it is the same for all GPUs
+MIN_TERMS = 128  # of a part of a sum; its result is written and read once more
+SEGMENTS = 8  # of many parts, which are added by as many threads
 
 
 class Tile(NamedTuple):
@@ -44,42 +47,51 @@ class Tile(NamedTuple):
         return -(-rows // self.rows) * -(-columns // self.columns)
 
 
-# tile -> the time of a multiplication relative to that of the first: by its instructions, not measured
-TILES = {Tile(64, 128): 1.0, Tile(64, 64): 1.05, Tile(32, 128): 1.1, Tile(16, 128, 4, 8): 1.35, Tile(32, 32, 8, 4): 1.35}
+# tile -> the instructions of a multiplication relative to those of the first
+TILES = {
+    Tile(64, 128): 1.0,
+    Tile(64, 64): 1.02,
+    Tile(32, 128): 1.03,
+    Tile(16, 64, 4, 8): 1.15,
+    Tile(32, 32, 8, 4): 1.15,
+}
 
 ADD_PARTS = """
-// out = the sum of the parts in order, + bias, rectified
+// out = the sum of the parts, + bias, rectified. A thread adds every SEGMENTS-th part, in order; one adds their sums.
 extern "C" __global__ void __launch_bounds__(256) kernel(
     float* out, const float* x, const float* bias, int size, int parts, int row_size, int relu)
 {
-    for (GRID_STRIDE(i, size)) {
-        float total = x[i];
-        #pragma unroll 8
-        for (int part = 1; part < parts; ++part) total += x[i + (long long)part * size];
-        if (bias) total += bias[i / row_size];
-        out[i] = relu ? max_nan(total, 0.0f) : total;
+    constexpr int WIDTH = 256 / SEGMENTS;
+    __shared__ float sums[256];
+    for (int first = blockIdx.x * WIDTH; first < size; first += gridDim.x * WIDTH) {
+        const int i = first + threadIdx.x % WIDTH;
+        float total = 0;
+        if (i < size)
+            #pragma unroll 8
+            for (int part = threadIdx.x / WIDTH; part < parts; part += SEGMENTS) total += x[i + (long long)part * size];
+        sums[threadIdx.x] = total;
+        __syncthreads();
+        if (threadIdx.x < WIDTH && i < size) {
+            for (int n = 1; n < SEGMENTS; ++n) total += sums[threadIdx.x + n * WIDTH];
+            if (bias) total += bias[i / row_size];
+            out[i] = relu ? max_nan(total, 0.0f) : total;
+        }
+        __syncthreads();
     }
 }
 """
 
 
-def source(operation: str, tile: Tile, along_n: int = 4, along_k: int = 4, whole: bool = True) -> str:
-    """Return the source of a kernel that copies so many elements along N and along K at once, in whole steps or not."""
-    VA, VB, VO = (along_n, along_n, along_k) if operation == "wgrad" else (along_k, along_n, along_n)
-    constants = dict(zip(("ROWS", "COLUMNS", "TM", "TN"), tile, strict=True)) | {"VA": VA, "VB": VB, "VO": VO}
-    constants |= {"PASS": PASSES.index(operation), "WHOLE": int(whole), "BLOCKS": MAX_THREADS // tile.threads}
-    return f"{PREAMBLE}constexpr int {', '.join(f'{name} = {n}' for name, n in constants.items())};\n{SOURCE}"
-
-
 class Work(NamedTuple):
-    """How a pass is divided: its tile, the blocks of a part, phases, parts of sums, images of a group, and terms."""
+    """How a pass is divided: its tile, the blocks of a part, phases, parts of sums, and images of a group."""
 
     tile: Tile
     blocks: int
     phases: int
     parts: int
     group: int
-    low: int  # terms that are adjacent, or channels
+    terms: int  # of a step
+    whole: bool  # whether all steps have so many terms
 
 
 def divide(operation: str, layer: ConvLayer, tile: Tile | None = None) -> Work:
@@ -94,11 +106,21 @@ def divide(operation: str, layer: ConvLayer, tile: Tile | None = None) -> Work:
     }[operation]
     tile = tile or min(TILES, key=lambda t: TILES[t] * t.blocks(rows, columns) * t.rows * t.columns)
     blocks = tile.blocks(rows, columns)
-    parts = max(1, min(WANTED_THREADS // (tile.threads * blocks * phases), taps * -(-low // TERMS) // MIN_STEPS))
-    group = N if N % GROUP or (operation == "wgrad" and N // GROUP > parts) else GROUP
+    parts = max(1, min(WANTED_THREADS // (tile.threads * blocks * phases), taps * low // MIN_TERMS))
+    group = N if N % GROUP or (operation == "wgrad" and parts < N // GROUP) else GROUP
     if operation == "wgrad":
         low, parts = group, parts - parts % (N // group)
-    return Work(tile, blocks, phases, parts, group, low)
+    terms = 4 if low <= 4 else 8
+    return Work(tile, blocks, phases, parts, group, terms, low % terms == 0)
+
+
+def source(operation: str, work: Work, along_n: int = 4, along_k: int = 4) -> str:
+    """Return the source of a kernel that copies so many elements along N and along K at once."""
+    VA, VB, VO = (along_n, along_n, along_k) if operation == "wgrad" else (along_k, along_n, along_n)
+    constants = dict(zip(("ROWS", "COLUMNS", "TM", "TN"), work.tile, strict=True)) | {"VA": VA, "VB": VB, "VO": VO}
+    constants |= {"PASS": PASSES.index(operation), "TERMS": work.terms, "WHOLE": int(work.whole)}
+    constants["BLOCKS"] = (MAX_THREADS if along_n == along_k == 4 else 256) // work.tile.threads
+    return f"{PREAMBLE}constexpr int {', '.join(f'{name} = {n}' for name, n in constants.items())};\n{SOURCE}"
 
 
 class ImplicitGemm:
@@ -127,19 +149,91 @@ class ImplicitGemm:
         """Compute a pass of filters and images (fprop), filters and errors (dgrad), or errors and images (wgrad)."""
         if layer.groups > 1 or {layer.T, layer.D, layer.M} != {1} or layer.dtype != "float32":
             raise ValueError(f"expected a convolution of float32 images with two axes and one group, got {layer!r}")
+        if max(layer.sizeI, layer.sizeO, layer.sizeF) >= 2**31 or max(layer.dimI[1:4]) + max(layer.padding) >= 2**15:
+            raise ValueError(f"expected less than 2^31 elements and 2^15 pixels along an axis, got {layer!r}")
         work = divide(operation, layer, tile)
         parts = self.runtime.xp.empty((work.parts, out.size), dtype=out.dtype) if work.parts > 1 else out
-        x, y, z, shift, to = (
-            0 if t is None else self.runtime.address_and_strides(t)[0] for t in (a, b, out, bias, parts)
-        )
+        addresses = [0 if x is None else self.runtime.address_and_strides(x)[0] for x in (a, b, out, bias, parts)]
+        x, y, z, shift, to = addresses
         along_n, along_k = (1 if n % 4 or any(address % 16 for address in (x, y, z)) else 4 for n in (layer.N, layer.K))
-        sizes = [layer.C, *layer.DHW[1:], layer.K, *layer.MPQ[1:], layer.N, *layer.TRS[1:]]
-        windows = [*layer.padding[1:], *layer.strides[1:], *layer.dilation[1:], work.group, work.parts]
-        last = [shift, int(relu)] if work.parts == 1 else [0, 0]
-        text = source(operation, work.tile, along_n, along_k, work.low % TERMS == 0)
+        sizes = layer.C, *layer.DHW[1:], layer.K, *layer.MPQ[1:], layer.N, *layer.TRS[1:]
+        windows = *layer.padding[1:], *layer.strides[1:], *layer.dilation[1:], work.group, work.parts
+        is_last = work.parts == 1
+        arguments = [to, x, y, shift * is_last, *sizes, *windows, relu * is_last]
         grid = work.blocks, work.parts * work.phases
-        self.launch(text, grid, work.tile.threads, [to, x, y, last[0], *sizes, *windows, last[1]])
+        self.launch(source(operation, work, along_n, along_k), grid, work.tile.threads, arguments)
         if work.parts > 1:
-            grid = min(-(-out.size // 256), MAX_BLOCKS), 1
-            arguments = [z, to, shift, out.size, work.parts, out.size // layer.K, int(relu)]
-            self.launch(kernel_source(ADD_PARTS, "float32"), grid, 256, arguments)
+            self.add(parts, out, bias, relu, out.size // layer.K)
+
+    def add(self, parts: NativeArray, out: NativeArray, bias: NativeArray | None, relu: bool, row_size: int) -> None:
+        """Add parts (count, size), and rectify them; each row of the result has an element of the bias."""
+        count, size = parts.shape
+        segments = SEGMENTS if count > 2 * SEGMENTS else 1
+        text = kernel_source(f"constexpr int SEGMENTS = {segments};{ADD_PARTS}", "float32")
+        z, x, shift = (0 if t is None else self.runtime.address_and_strides(t)[0] for t in (out, parts, bias))
+        grid = min(-(-size * segments // 256), MAX_BLOCKS), 1
+        self.launch(text, grid, 256, [z, x, shift, size, count, row_size, int(relu)])
+
+
+# --- instructions ----------------------------------------------------------------------------------------------------
+
+
+def ways(lines: list[tuple[str, str]]) -> list[list[str]]:
+    """Return the instructions of each way once around the loop that multiplies most; ``lines``: of ``sass.body``."""
+    blocks, labels = list[list[str]]([[]]), dict[str, int]()
+    for label, text in lines:
+        if label or (blocks[-1] and re.search(r"\b(BRA|EXIT)\b", blocks[-1][-1])):
+            blocks.append([])
+        if label:
+            labels[label] = len(blocks) - 1
+        elif text != "NOP":
+            blocks[-1].append(text)
+
+    def after(n: int) -> set[int]:
+        last = blocks[n][-1] if blocks[n] else ""
+        target = re.search(r"\bBRA\b.*`\((\S+)\)", last)
+        goes_on = n + 1 < len(blocks) and not re.match(r"EXIT|BRA `", last)
+        return {n for n in (n + 1,) if goes_on} | ({labels[target[1]]} if target else set())
+
+    first = max(range(len(blocks)), key=lambda n: count(blocks[n], "FFMA"))
+    loop = {first}
+    while more := {n for n in range(len(blocks)) if n not in loop and loop & after(n)}:
+        loop |= more
+    found, paths = list[list[int]](), [[first]]
+    while paths:
+        path = paths.pop()
+        found += [path] * (first in after(path[-1]))
+        paths += [[*path, n] for n in (after(path[-1]) & loop) - {*path}]
+    return [[text for n in path for text in blocks[n]] for path in found]
+
+
+def count(instructions: list[str], name: str) -> int:
+    """Return how many instructions have a name."""
+    return sum(bool(re.match(rf"(@!?U?P\d )?{name}\b", text)) for text in instructions)
+
+
+def main() -> None:
+    """Print, for each GPU, pass and tile, the instructions of a step of a sum, and registers and memory."""
+    import sass
+    from helpers import nvrtc
+
+    if nvrtc.library() is None or (nvdisasm := sass.disassembler()) is None:
+        sys.exit("expected nvidia-cuda-nvrtc-cu12 and nvidia-cuda-nvdisasm, which are not installed")
+    for architecture in sass.ARCHITECTURES:
+        for operation, tile in ((operation, tile) for operation in PASSES for tile in TILES):
+            compiled = nvrtc.compiled(source(operation, Work(tile, 1, 1, 1, GROUP, 8, True)), architecture, OPTIONS)
+            found = ways(sass.body(sass.listings(compiled.binary, nvdisasm)["kernel"]))
+            found = [way for way in found if count(way, "LDG") == max(count(way, "LDG") for way in found)]
+            usual, most = min(found, key=len), max(found, key=len)
+            shared = re.search(r"(\d+) bytes smem", compiled.log)
+            warps = 65536 // (-(-compiled.registers // 8) * 8 * tile.threads) * tile.threads // 32
+            print(
+                f"{architecture} {operation} {tile.rows}x{tile.columns}: FFMA {count(usual, 'FFMA')} of {len(usual)}, "
+                f"of {len(most)} at the next tap or pixel; {compiled.registers} registers, "
+                f"{compiled.spilled + compiled.stack} bytes spilled, {warps} of 64 warps, "
+                f"{shared[1]} bytes shared"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import gpu
 import gpu_check
 import numpy as np
+from _implicit_gemm import TILES, ImplicitGemm
 from gpu_check import FAILED, NOT_RUN, PASSED, ROOT, NotRun
 
 from neonlite import Autodiff, Backend
@@ -251,6 +252,42 @@ def replays(run: Run) -> None:
     run.row("replays in two threads", partial(check, 2, True))
     if run.device == "cuda":
         run.row("training with graphs", gpu_check.graphs)
+    run.row("implicit GEMM", partial(implicit_gemms, gpu_check.GEOMETRIES[: 1 if run.quick else None]))
+
+
+def gemm_passes(gemm: ImplicitGemm, layer: Any, i: Any, f: Any, o: Any, *after: Any) -> dict[str, Callable[..., None]]:
+    """Return the passes by an implicit GEMM of images, filters and outputs; ``after``: bias and Rectlin."""
+    operands = {"fprop": (f, i, o, *after), "dgrad": (f, o, i), "wgrad": (o, i, f)}
+    return {
+        name: partial(gemm.run, name, layer, *(getattr(x, "_array", x) for x in arrays))
+        for name, arrays in operands.items()
+    }
+
+
+def implicit_gemms(geometries: list[tuple[int, ...]]) -> str:
+    """Compare implicit GEMMs with the exact results and with cuDNN's, and two runs on poisoned results."""
+    be = Backend("gpu", rng_seed=1)
+    gemm, be_like = ImplicitGemm(be.runtime), SimpleNamespace(conv_layer=be.conv_layer, array=be.array, zeros=be.zeros)
+    be_like.fprop_conv = lambda layer, i, f, o, bias, relu: gemm_passes(gemm, layer, i, f, o, bias, relu)["fprop"]()
+    be_like.bprop_conv = lambda layer, f, e, d: gemm_passes(gemm, layer, d, f, e)["dgrad"]()
+    be_like.update_conv = lambda layer, i, e, u: gemm_passes(gemm, layer, i, u, e)["wgrad"]()
+    flat = [geometry for geometry in geometries if geometry[3] == 1]
+    for geometry, relu in product(flat, (False, True)):
+        results = [[*gpu_check.convolved(x, "float32", geometry, relu)] for x in (be_like, be)]
+        for n, exact in enumerate(gpu_check.convolved(Backend("cpu"), "float64", geometry, relu)):
+            if (results[0][n] != exact).any() or np.abs(results[1][n] - exact).max() > 1e-4 * np.abs(exact).max():
+                raise AssertionError(f"{geometry}: pass {n} is not exact, or cuDNN's is far")
+        layer = be.conv_layer("float32", *geometry)
+        shapes = dict(zip("ifo", (layer.dimI, layer.dimF, layer.dimO), strict=True))
+        arrays = {name: be.array(np.random.default_rng(0).normal(size=shape)) for name, shape in shapes.items()}
+        for n, target in enumerate("oif"):
+            bits = []
+            for _ in range(2):
+                out = be.empty(shapes[target]).fill(np.nan)
+                [*gemm_passes(gemm, layer, **(arrays | {target: out})).values()][n]()
+                bits.append(out.get().tobytes())
+            same(f"{geometry}: the second run of pass {n}", bits[:1], bits[1:])
+    return f"{6 * len(flat)} results are exact, and two runs have the same bits"
 
 
 # --- D: old and new kernels ------------------------------------------------------------------------------------------
@@ -359,6 +396,31 @@ def plans(run: Run) -> None:
             print(f"no plan: {error}")
         return sorted((plan for plan in plans.found if "us" in plan), key=lambda plan: plan["us"])
 
+    gemm = ImplicitGemm(be.runtime)
+
+    def beside(layer: Any) -> str:
+        """Return microseconds of each pass by an implicit GEMM (if its best tile is another, its), and by cuDNN.
+
+        An asterisk: it is faster than the first deterministic plans of cuDNN in both layouts, NHWC/NCHW.
+        """
+        found, texts = {row["name"]: row["found"] for row in read(run.out) if row["part"] == run.part}, []
+        for operation, work in gemm_passes(gemm, layer, *operands(layer)[:3]).items():
+            us = dict[str, float]()
+            for tile in (None, *TILES):
+                work(tile=tile)
+                seconds = min(gpu.between_events(cupy, partial(work, tile=tile), 5) for _ in range(REPEATS))
+                us[f"{tile.rows}x{tile.columns}" if tile else ""] = seconds * 1e6
+            names = [
+                convolution.plan_name(operation, layer, layout, False, bias=False, relu=False) for layout in Layout
+            ]
+            first = [found.get(f"{name}, deterministic") for name in names]
+            cudnn = [plan[0]["us"] if plan else float("inf") for plan in first]
+            best = min(us, key=us.__getitem__)
+            texts.append(f"{operation} {us['']:.0f}{'*' * (us[''] < min(cudnn))}")
+            texts[-1] += f" ({best} {us[best]:.0f})" * (us[best] < 0.97 * us[""])
+            texts[-1] += f" {'/'.join(f'{n:.0f}' for n in cudnn)}"
+        return "; ".join(texts)
+
     N, geometries = (2, "3 4 6 3 1 1") if run.quick else (128, SWEPT)
     for kind, name in product(("float16", gpu.TF32, "float32", "bfloat16"), geometries.split("; ")):
         C, K, H, R, stride, pad = map(int, name.split())
@@ -368,7 +430,10 @@ def plans(run: Run) -> None:
         for (operation, fused), notes, layout in product(passes, of, Layout):
             words = convolution.plan_name(operation, layer, layout, tf32, bias=fused, relu=fused)
             run.row(f"{words}, {notes}", partial(timed, layer, operation, layout, tf32, fused, notes))
+        if kind == "float32":
+            run.row(f"implicit GEMM {name}", partial(beside, layer))
     rows = [row for row in read(run.out) if row["part"] == run.part and row["verdict"] == PASSED and row["found"]]
+    rows = [row for row in rows if isinstance(row["found"], list)]
     named = [(*row["name"].split(", "), row["found"][0]["engine"]) for row in rows]
     table = {name: engine for name, notes, engine in named if notes == "deterministic"}
     document = {"cudnn": cudnn.frontend.backend_version(), "plans": table}
@@ -469,9 +534,9 @@ class Part(NamedTuple):
 PARTS = {
     "A": Part(machine, 15),
     "B": Part(kernels, 70, True),
-    "C": Part(replays, 40, True),
+    "C": Part(replays, 44, True),
     "D": Part(compare, 30),
-    "E": Part(plans, 80),
+    "E": Part(plans, 90),
     "F": Part(times, 140),
     "G": Part(times, 80),
     "H": Part(profile, 35),
@@ -579,7 +644,8 @@ def table(out: Path) -> str:
     for row in read(out):
         part, failed = row["part"], row["verdict"] != PASSED and row["name"]
         failures[part] = failures.get(part, 0) + bool(failed)
-        if failures[part] <= MAX_FAILURES if failed else part != "E" or not row["name"]:  # the others are in plans.json
+        if failures[part] <= MAX_FAILURES if failed else part != "E" or not row["name"] or "GEMM" in row["name"]:
+            # the other rows of part E are in plans.json
             place = 0 if not row["name"] else 1 if failed else 2 if part == "A" else 3 if part in "FGH" else 4
             lines.append((place, line(row)))
     text = "\n".join(text for _, text in sorted(lines, key=lambda item: item[0]))
