@@ -6,10 +6,10 @@
 //   WGRAD   k     (c, r, s)   (p, q, n)        errors, adjacent along terms        images, adjacent along terms
 //
 // Before this text are defined: PASS; ROWS and COLUMNS of a block, TM and TN of a thread; the TERMS of a step, and
-// whether all steps have so many (WHOLE); how many adjacent elements of a (VA), of b (VB) and of the result (VO) a thread
-// copies at once, 4 or 1; and BLOCKS of a multiprocessor. Pixels are numbered by groups of images, and in a group by
-// place, so that neighbors, whose taps overlap, meet in the L1 cache. If there are several parts, a block sums a part of
-// the terms, and a second kernel adds the parts in order.
+// whether all steps have so many (WHOLE); how many adjacent elements of a (VA), of b (VB) and of the result (VO) a
+// thread copies at once, 4 or 1; and BLOCKS of a multiprocessor. Pixels are numbered by groups of images, in a group by
+// place, so that neighbors, whose taps overlap, meet in the L1 cache. If there are several parts, a block sums the terms
+// of one, and a second kernel adds the parts in order.
 enum { FPROP, DGRAD, WGRAD };
 enum { THREADS = ROWS / TM * (COLUMNS / TN) };
 
@@ -27,7 +27,7 @@ template <int SIZE, int V, bool ALONG_TERMS> struct Tile
     {
         return (ALONG_TERMS ? threadIdx.x / LANES : threadIdx.x % LANES * V) + i * STEP;
     }
-    // A line of a tile that begins at first, or instead of one that does not exist, whose sums are not stored, the last.
+    // A line of a tile that begins at first. For one that does not exist, whose sums are not stored, it is the last.
     __device__ static int existing(int first, int i, int count)
     {
         const int last = count - (ALONG_TERMS ? 1 : V);
@@ -75,7 +75,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     struct Buffer { typename TileA::Lines a; typename TileB::Lines b; };
     __shared__ Buffer buffers[2];
 
-    const int part = blockIdx.y % parts, phase = blockIdx.y / parts, phase_y = phase / stride_x, phase_x = phase % stride_x;
+    const int part = blockIdx.y % parts, phase = blockIdx.y / parts;
+    const int phase_y = phase / stride_x, phase_x = phase % stride_x;
     const Axis Y = make_axis(R, pad_y, stride_y, dilation_y, phase_y);
     const Axis X = make_axis(S, pad_x, stride_x, dilation_x, phase_x);
     const int height = PASS == DGRAD ? P : H, width = PASS == DGRAD ? Q : W;  // of the images that are gathered
@@ -92,7 +93,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     const int middle_size = PASS == WGRAD ? Q : X.taps, steps = (PASS == WGRAD ? P : Y.taps) * middle_size * low_steps;
     const int share = (steps + parts / groups - 1) / (parts / groups), begin = part / groups * share;
     int left = share < steps - begin ? share : steps - begin, low = begin % low_steps * TERMS;
-    int middle = begin / low_steps % (middle_size + !middle_size), high = begin / low_steps / (middle_size + !middle_size);
+    const int divisor = middle_size ? middle_size : 1;
+    int middle = begin / low_steps % divisor, high = begin / low_steps / divisor;
     const int a_stride = PASS == FPROP ? R * S * K : 1, b_stride = PASS == WGRAD ? 1 : height * width * N;  // of low
 
     // --- lines ---
