@@ -8,8 +8,8 @@
 // Before this text are defined: PASS; ROWS and COLUMNS of a block, TM and TN of a thread; the TERMS of a step, and
 // whether all steps have so many (WHOLE); how many adjacent elements of a (VA), of b (VB) and of the result (VO) a
 // thread copies at once, 4 or 1; and BLOCKS of a multiprocessor. Pixels are numbered by groups of images, in a group by
-// place, so that neighbors, whose taps overlap, meet in the L1 cache. If there are several parts, a block sums the terms
-// of one, and a second kernel adds the parts in order.
+// place, so that neighbors, whose taps overlap, meet in the L1 cache. If there are several parts, a block sums the
+// terms of one, and a second kernel adds the parts in order.
 enum { FPROP, DGRAD, WGRAD };
 enum { THREADS = ROWS / TM * (COLUMNS / TN) };
 

@@ -17,8 +17,20 @@ from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-import _implicit_gemm as implicit_gemm
-from _implicit_gemm import GROUP, PASSES, SEGMENTS, TILES, ImplicitGemm, Tile, Work, divide
+from _implicit_gemm import (
+    GROUP,
+    MAX_THREADS,
+    PASSES,
+    SEGMENTS,
+    TILES,
+    ImplicitGemm,
+    Tile,
+    Work,
+    count,
+    divide,
+    source,
+    ways,
+)
 
 simulates = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 
@@ -85,10 +97,10 @@ def test_long_sums_are_divided_into_parts() -> None:
 
 
 @simulates
-@pytest.mark.parametrize("count", [3, 2 * SEGMENTS + 5])
-def test_parts_are_added_in_order(count: int) -> None:
-    parts = np.random.default_rng(0).normal(size=(count, 300)).astype("float32")
-    out, stride = np.empty(300, np.float32), SEGMENTS if count > 2 * SEGMENTS else 1
+@pytest.mark.parametrize("number", [3, 2 * SEGMENTS + 5])
+def test_parts_are_added_in_order(number: int) -> None:
+    parts = np.random.default_rng(0).normal(size=(number, 300)).astype("float32")
+    out, stride = np.empty(300, np.float32), SEGMENTS if number > 2 * SEGMENTS else 1
     ImplicitGemm(SimulatedGPU()).add(parts, out, None, False, 1)
     sums = [sum(parts[n::stride], np.zeros(300, np.float32)) for n in range(stride)]
     np.testing.assert_array_equal(out, sum(sums[1:], sums[0]))
@@ -106,14 +118,15 @@ def test_other_convolutions_are_refused() -> None:
 @pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
 @pytest.mark.parametrize("operation", PASSES)
 @pytest.mark.parametrize(
-    "architecture", ["sm_90", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sm_80", "sm_100"))]
+    ("architecture", "width"),
+    [("sm_90", 4), *(pytest.param(*x, marks=pytest.mark.slow) for x in [("sm_80", 4), ("sm_100", 4), ("sm_90", 1)])],
 )
-def test_nvidias_compiler_compiles_every_tile_without_spills(operation: str, architecture: str) -> None:
+def test_nvidias_compiler_compiles_every_tile_without_spills(operation: str, architecture: str, width: int) -> None:
     for tile in TILES:
-        work = Work(tile, blocks=1, phases=1, parts=1, group=GROUP, terms=8, whole=True)
-        found = nvrtc.compiled(implicit_gemm.source(operation, work), architecture, OPTIONS)
+        work = Work(tile, blocks=1, phases=1, parts=1, group=GROUP, terms=8, whole=width == 4)
+        found = nvrtc.compiled(source(operation, work, width, width), architecture, OPTIONS)
         assert found.spilled == found.stack == 0, (tile, found[:3])
-        assert found.registers * implicit_gemm.MAX_THREADS <= 65536
+        assert width == 1 or found.registers * MAX_THREADS <= 65536
 
 
 def test_each_way_around_the_loop_is_found() -> None:
@@ -132,7 +145,7 @@ def test_each_way_around_the_loop_is_found() -> None:
         (".end", ""),
         ("", "@P2 BRA `(.loop)"),
     ]
-    found = implicit_gemm.ways([*lines, ("", "STG R1"), ("", "EXIT")])
+    found = ways([*lines, ("", "STG R1"), ("", "EXIT")])
     assert sorted(map(len, found)) == [5, 5]
-    assert [implicit_gemm.count(way, "FFMA") for way in found] == [1, 1]
-    assert sorted(implicit_gemm.count(way, "IMAD") for way in found) == [0, 2]
+    assert [count(way, "FFMA") for way in found] == [1, 1]
+    assert sorted(count(way, "IMAD") for way in found) == [0, 2]
