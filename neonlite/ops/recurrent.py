@@ -381,7 +381,7 @@ def build_variadic(be: Any, op: str, first: Operand, *rest: Operand, **attrs: An
     others = list(rest)
     while len(others) > 1:
         others[-2:] = [be.build("pair", *others[-2:])]
-    return be.build(op, first, others[0], **attrs)
+    return be.build(op, first, *others, **attrs)
 
 
 def grad_sequence(name: str, be: BackendBase, dz: Operand, z: Operand, *operands: Operand, **attrs: Any) -> Gradients:
