@@ -384,8 +384,8 @@ def split_shapes(*operands: Shape) -> list[Shape]:
 
 def attention_shape(*operands: Shape, **_: object) -> Shape:
     """Return (..., T, e), or (T, N, H, d)."""
-    q, _, v = split_shapes(*operands)
-    return operands[0][:2] + operands[0][3:] if len(operands) == 1 else q[:-1] + v[-1:]
+    heads = split_shapes(*operands)
+    return operands[0][:2] + operands[0][3:] if len(operands) == 1 else heads[0][:-1] + heads[2][-1:]
 
 
 def attention_stats_shape(*operands: Shape, **_: object) -> Shape:

@@ -259,6 +259,7 @@ def attention_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
     stage = plan.stages[plan.stage_of[v]].steps
     computed = {plan.step_of(u).attrs.get("part", int(u != v)): u for u in stage}  # {number of a result: its step}
     copied = [n for n, x in enumerate(inputs) if not has_rows_of_packs(plan, x)]
+    function: Callable[..., bool] = primitives.attention_backward if is_backward else primitives.attention
 
     def heads(x: NativeArray) -> NativeArray:
         """Return an array as (N, H, T, d)."""
@@ -280,12 +281,10 @@ def attention_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
             outs.append(written[n] if n in written else primitives.get_workspace(f"attention {n}", shape, like))
         if is_backward:
             dz, z, *values, stats = operands
-            is_computed = primitives.attention_backward(
-                whole(dz), whole(z), *parts(values), heads(stats), *parts(outs), causal=causal
-            )
+            views = [whole(dz), whole(z), *parts(values), heads(stats), *parts(outs)]
         else:
-            is_computed = primitives.attention(*parts(operands), whole(outs[0]), heads(outs[1]), causal=causal)
-        if not is_computed:
+            views = [*parts(operands), whole(outs[0]), heads(outs[1])]
+        if not function(*views, causal=causal):
             for n, u in computed.items():
                 written[n][...] = plan.step_of(u).op.run(xp, *operands, **plan.step_of(u).attrs)
 

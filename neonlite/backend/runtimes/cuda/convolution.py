@@ -765,9 +765,9 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         """Return whether cuDNN has plans for attention and its derivative: of 16-bit floats, and depths such as 64."""
         if not (self.has_cudnn and dtype in HALF_DTYPES):
             return False
-        tensors = attention_tensors(shapes)
-        q, k, v, z = tensors
-        if not all(math.prod(shape) and shape[2] > 1 and shape[3] % 8 == 0 for shape, _ in tensors):
+        q, k, v, z = attention_tensors(shapes)
+        sizes, depths = [math.prod(shape) for shape, _ in (q, k, v, z)], (q[0][-1], v[0][-1])
+        if 0 in sizes or q[0][2] == k[0][2] == 1 or any(n % 8 for n in depths):  # one step has no derivative
             return False
         plan = self.runtime.driver.cudnn.attention_plan
         kinds = (q, k, v, z), (q, k, v, z, z, q, k, v)

@@ -719,6 +719,7 @@ def test_attention_whose_plans_fail_when_they_run_is_computed_op_by_op() -> None
 
 ATTENDED = {  # q, k and v
     "one head": [(5, 8), (7, 8), (7, 16)],
+    "one query": [(2, 1, 8), (2, 3, 8), (2, 3, 8)],
     "a stack": [(3, 6, 16), (3, 6, 16), (3, 6, 8)],
     "heads of sequences": [(2, 3, 4, 8)] * 3,
     "several axes": [(2, 2, 1, 3, 8), (2, 2, 1, 5, 8), (2, 2, 1, 5, 8)],
@@ -777,7 +778,7 @@ def test_some_gradients_of_attention_are_those_of_all() -> None:
         lambda be, x: be.attention(*[be.astype(x, "float32")] * 3),
         lambda be, x: be.attention(*[be.build("slice", x, index=((0, 2, 1), (0, 4, 1), (0, 4, 1)))] * 3),  # 4 features
         lambda be, x: be.attention(x, x, be.build("slice", x, index=((0, 2, 1), (0, 4, 1), (0, 4, 1)))),
-        lambda be, x: be.attention(be.build("slice", x, index=((0, 2, 1), (0, 1, 1), (0, 8, 1))), x, x),  # one query
+        lambda be, x: be.attention(*[be.build("slice", x, index=((0, 2, 1), (0, 1, 1), (0, 8, 1)))] * 3),  # one step
     ],
 )
 def test_other_attention_of_queries_keys_and_values_is_the_formula(given: Any) -> None:
