@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
-from neonlite.ops.functions import Gradients, Shape
-from neonlite.ops.recurrent import build_variadic
+from neonlite.ops.functions import Gradients, Shape, build_variadic
 from neonlite.typing import HALF_DTYPES, AxisLike, BackendBase, Operand
 
 GELU_SCALE = math.sqrt(8 / math.pi)

@@ -21,7 +21,7 @@ from helpers.simulated_gpu import CLOSE, LAYOUTS, OpByOp, elementwise, numbers
 from neonlite import Backend
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.ops import OP_TABLE
-from neonlite.ops.recurrent import build_variadic
+from neonlite.ops.functions import build_variadic
 from neonlite.tree_structure import RandomSource
 from neonlite.typing import FLOAT_DTYPES, INT_DTYPES
 
