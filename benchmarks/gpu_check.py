@@ -166,7 +166,7 @@ def attended_apart(name: str, dtype: str) -> list[Any]:
     *operands, e = (be.array(draw.integers(-8, 9, shape) / 8) for shape in shapes)
     y = be.attention(*operands)
     trees = [y, *Autodiff(y, be, e).get_grad_op_tree(operands)]
-    outs = [be.empty(tree.shape) for tree in trees]
+    outs = [be.zeros(tree.shape) for tree in trees]
     be.assign(outs, trees)
     return [np.asarray(out.get(), float) for out in outs]
 
