@@ -269,12 +269,13 @@ def attention(be: BackendBase, q: Operand, k: Operand, v: Operand, mask: Operand
 
 def fuse_attention(be: Any, *operands: Operand) -> Any:
     """Return the op of a library for the attention of 16-bit q, k and v; None with a mask, or where there is none."""
-    infos = [x.info for x in operands if hasattr(x, "info")]
-    shapes, dtypes = [x.shape for x in infos], {x.dtype for x in infos}
-    if len(operands) != 3 or len(infos) != 3 or len(dtypes) > 1 or not are_attended(*shapes):
+    dtypes = [x.info.dtype if hasattr(x, "info") else "" for x in operands]
+    if len(dtypes) != 3 or len({*dtypes}) > 1 or dtypes[0] not in HALF_DTYPES:
         return None
-    is_computed = be.primitives.computes_attention(shapes, *dtypes, causal=False)
-    return build_variadic(be, "fused_attention", *operands, causal=False) if is_computed else None
+    shapes = [x.shape for x in operands]
+    if not are_attended(*shapes) or not be.primitives.computes_attention(shapes, dtypes[0], causal=False):
+        return None
+    return build_variadic(be, "fused_attention", *operands, causal=False)
 
 
 # --- attention that a library computes ---

@@ -795,6 +795,18 @@ def test_attention_of_shapes_that_do_not_fit_is_an_error_that_names_them() -> No
         be.attention(be.ones((4, 8)), be.ones((4, 16)), be.ones((4, 16)))
 
 
+def test_attention_of_queries_keys_and_values_whose_plans_fail_when_they_run_is_computed_op_by_op() -> None:
+    wanted, be = gpu_backend("float16"), gpu_backend("float16")
+    y, gradients = drawn_heads(wanted, ATTENDED["one head"])
+    z, others = drawn_heads(be, ATTENDED["one head"])
+    be.runtime.driver.cudnn.frontend.fails = "execute"
+    with pytest.warns(RuntimeWarning, match="cannot open shared object file"):
+        results = as_floats(be, z, *others)
+    for mine, theirs in zip(results, as_floats(wanted, y, *gradients), strict=True):
+        np.testing.assert_allclose(mine, theirs, 0, abs(theirs).max() * 4e-3)
+    assert drawn_heads(be, ATTENDED["one head"])[0].op == "attention"
+
+
 def test_attention_of_arrays_that_are_not_aligned_is_computed_op_by_op() -> None:
     be = gpu_backend("float16")
     memory = be.array(np.random.default_rng(2).integers(-8, 9, (1, 5 * 8 + 3)) / 8)
