@@ -65,6 +65,7 @@ __device__ inline Axis make_axis(int taps, int pad, int stride, int dilation, in
     return {(taps - first + step - 1) / step, first, step, start, 1, -(step * dilation / stride)};
 }
 
+// a pass of a convolution, implicit GEMM
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     float* out, const float* a, const float* b, const float* bias, int C, int H, int W, int K, int P, int Q, int N,
     int R, int S, int pad_y, int pad_x, int stride_y, int stride_x, int dilation_y, int dilation_x,

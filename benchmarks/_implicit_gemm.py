@@ -149,8 +149,8 @@ class ImplicitGemm:
         """Compute a pass of filters and images (fprop), filters and errors (dgrad), or errors and images (wgrad)."""
         if layer.groups > 1 or {layer.T, layer.D, layer.M} != {1} or layer.dtype != "float32":
             raise ValueError(f"expected a convolution of float32 images with two axes and one group, got {layer!r}")
-        if max(layer.sizeI, layer.sizeO, layer.sizeF) >= 2**31 or max(layer.dimI[1:4]) + max(layer.padding) >= 2**15:
-            raise ValueError(f"expected less than 2^31 elements and 2^15 pixels along an axis, got {layer!r}")
+        if max(layer.sizeI, layer.sizeO, layer.sizeF) >= 2**30 or max(layer.dimI[1:4]) + max(layer.padding) >= 2**15:
+            raise ValueError(f"expected less than 2^30 elements and 2^15 pixels along an axis, got {layer!r}")
         work = divide(operation, layer, tile)
         parts = self.runtime.xp.empty((work.parts, out.size), dtype=out.dtype) if work.parts > 1 else out
         addresses = [0 if x is None else self.runtime.address_and_strides(x)[0] for x in (a, b, out, bias, parts)]
