@@ -28,7 +28,6 @@ from _table import Effort, Work, cpus, machine, markdown, measure, ratio, save, 
 from threadpoolctl import threadpool_limits
 
 from neonlite.backend import Backend, NervanaObject, concurrency
-from neonlite.backend.runtimes.onednn import convolution as convolution_module
 from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.distributed import mpiexec_command, world
 from neonlite.layers import LSTM
@@ -257,15 +256,13 @@ def copies(be: Backend, size: int) -> Work:
     return work
 
 
-def softmax_of_rows(be: Backend, count: int) -> Work:
-    """Return the softmax of rows of which ``count`` have the size of a block."""
-    x = be.array(drawn((16 * count, convolution_module.BLOCK_ELEMENTS // count)))
-    y = be.empty(x.shape)
-
-    def run() -> None:
-        y[:] = be.softmax(x, axis=1)
-
-    return run
+def batch_norm_of_blocks(be: Backend, rows: int) -> Work:
+    """Return the normalization of images between two convolutions, in 131 blocks with some rows of 64 pixels."""
+    x, gamma, beta = be.array(drawn((16, 8, 8, 131 * rows))), be.ones((16, 1)), be.zeros((16, 1))
+    first, second = (be.array(drawn((16, 1, 1, 16), seed)) for seed in (1, 2))
+    y = be.maximum(be.batch_norm(be.conv(x, first), gamma, beta), 0)
+    value = be.sum(be.conv(y, second))
+    return be.compile([be.empty(value.shape)], [value])
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
@@ -448,7 +445,7 @@ THRESHOLDS = [
         (1, 2, 3, 16),
         (1, 2),
     ),
-    Threshold("block rows", "softmax of rows", softmax_of_rows, (2, 15, 17, 128), (1, 2)),
+    Threshold("block rows", "batch norm between convolutions", batch_norm_of_blocks, (2, 15, 17, 64), (1, 2)),
     Threshold("product", "square matrices", product, around(1 << 18), (1, 2), rest=REST),
     Threshold("product", "stacks of 8", stack, around(1 << 18), (1, 2), rest=REST),
     Threshold("vector product", "matrix and vector", vector_product, around(1 << 13, 32), (1, 2), rest=REST),
