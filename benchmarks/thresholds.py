@@ -44,6 +44,7 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "input ratio": ("neonlite.backend.runtimes.onednn.products", "MAX_INPUT_RATIO"),
     "parallel sum": ("neonlite.backend.runtimes.onednn.convolution", "MIN_PARALLEL_SUM"),
     "sum parts": ("neonlite.backend.runtimes.onednn.convolution", "MAX_SUM_PARTS"),
+    "row elements": ("neonlite.backend.primitives.rows", "MAX_ROW_ELEMENTS"),
     "block rows": ("neonlite.backend.runtimes.onednn.convolution", "MIN_BLOCK_ROWS"),
     "bprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_BPROP_CHANNELS"),
     "product": ("neonlite.backend.runtimes.onednn.products", "MIN_WORK"),
@@ -254,6 +255,15 @@ def copies(be: Backend, size: int) -> Work:
     snapshot = snapshot_type([be.array(drawn((1, size))) for _ in range(8)])
     work: Work = snapshot.take
     return work
+
+
+def vectors_between_convolutions(be: Backend, size: int) -> Work:
+    """Return elementwise ops of images of 16 channels and of vectors, between two convolutions."""
+    x, gamma, beta = be.array(drawn((16, 32, 32, size >> 14))), be.ones((16, 1, 1, 1)), be.ones((16, 1, 1, 1))
+    first, second = (be.array(drawn((16, 1, 1, 16), seed)) for seed in (1, 2))
+    y = be.conv(x, first)
+    value = be.sum(be.conv(be.maximum(y * gamma - beta, 0) * y, second))
+    return be.compile([be.empty(value.shape)], [value])
 
 
 def batch_norm_of_blocks(be: Backend, rows: int) -> Work:
@@ -490,6 +500,7 @@ BLOCKS = [
     Block("large block", name := "x + y", partial(tree, name), (4 * MiB,), (1, 2), "NumPy"),
     Block("shared block", name := "sum((x > 0) (x + y))", partial(tree, name, columns=1 << 10), (2 * MiB,), (2,)),
     Block("shared block", name := "sqrt(x y + 1) y - x", partial(tree, name), (2 * MiB,), (2,), "NumPy"),
+    Block("row elements", "elementwise ops between convolutions", vectors_between_convolutions, (2 * MiB,), (1, 2)),
     Block("batch norm block", "batch norm of 16 channels", batch_norm, (2 * MiB,), (1, 2)),
     Block("sum blocks", name := "sum(abs(x))", partial(tree, name), (MiB // 2,), (1, 2), "NumPy"),
     Block("last axis", name := "sum(exp(x) y)", partial(tree, name, columns=1 << 14), (2 * MiB,), (1, 2), "NumPy"),
