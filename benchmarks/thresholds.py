@@ -28,7 +28,6 @@ from _table import Effort, Work, cpus, machine, markdown, measure, ratio, save, 
 from threadpoolctl import threadpool_limits
 
 from neonlite.backend import Backend, NervanaObject, concurrency
-from neonlite.backend.runtimes.onednn import convolution as convolution_module
 from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.distributed import mpiexec_command, world
 from neonlite.layers import LSTM
@@ -45,6 +44,7 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "input ratio": ("neonlite.backend.runtimes.onednn.products", "MAX_INPUT_RATIO"),
     "parallel sum": ("neonlite.backend.runtimes.onednn.convolution", "MIN_PARALLEL_SUM"),
     "sum parts": ("neonlite.backend.runtimes.onednn.convolution", "MAX_SUM_PARTS"),
+    "row elements": ("neonlite.backend.primitives.rows", "MAX_ROW_ELEMENTS"),
     "block rows": ("neonlite.backend.runtimes.onednn.convolution", "MIN_BLOCK_ROWS"),
     "bprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_BPROP_CHANNELS"),
     "product": ("neonlite.backend.runtimes.onednn.products", "MIN_WORK"),
@@ -257,15 +257,22 @@ def copies(be: Backend, size: int) -> Work:
     return work
 
 
-def softmax_of_rows(be: Backend, count: int) -> Work:
-    """Return the softmax of rows of which ``count`` have the size of a block."""
-    x = be.array(drawn((16 * count, convolution_module.BLOCK_ELEMENTS // count)))
-    y = be.empty(x.shape)
+def vectors_between_convolutions(be: Backend, size: int) -> Work:
+    """Return elementwise ops of images of 16 channels and of vectors, between two convolutions."""
+    x, gamma, beta = be.array(drawn((16, 32, 32, size >> 14))), be.ones((16, 1, 1, 1)), be.ones((16, 1, 1, 1))
+    first, second = (be.array(drawn((16, 1, 1, 16), seed)) for seed in (1, 2))
+    y = be.conv(x, first)
+    value = be.sum(be.conv(be.maximum(y * gamma - beta, 0) * y, second))
+    return be.compile([be.empty(value.shape)], [value])
 
-    def run() -> None:
-        y[:] = be.softmax(x, axis=1)
 
-    return run
+def batch_norm_of_blocks(be: Backend, rows: int) -> Work:
+    """Return the normalization of images between two convolutions, in 131 blocks with some rows of 64 pixels."""
+    x, gamma, beta = be.array(drawn((16, 8, 8, 131 * rows))), be.ones((16, 1)), be.zeros((16, 1))
+    first, second = (be.array(drawn((16, 1, 1, 16), seed)) for seed in (1, 2))
+    y = be.maximum(be.batch_norm(be.conv(x, first), gamma, beta), 0)
+    value = be.sum(be.conv(y, second))
+    return be.compile([be.empty(value.shape)], [value])
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
@@ -448,7 +455,7 @@ THRESHOLDS = [
         (1, 2, 3, 16),
         (1, 2),
     ),
-    Threshold("block rows", "softmax of rows", softmax_of_rows, (2, 15, 17, 128), (1, 2)),
+    Threshold("block rows", "batch norm between convolutions", batch_norm_of_blocks, (2, 15, 17, 64), (1, 2)),
     Threshold("product", "square matrices", product, around(1 << 18), (1, 2), rest=REST),
     Threshold("product", "stacks of 8", stack, around(1 << 18), (1, 2), rest=REST),
     Threshold("vector product", "matrix and vector", vector_product, around(1 << 13, 32), (1, 2), rest=REST),
@@ -493,6 +500,7 @@ BLOCKS = [
     Block("large block", name := "x + y", partial(tree, name), (4 * MiB,), (1, 2), "NumPy"),
     Block("shared block", name := "sum((x > 0) (x + y))", partial(tree, name, columns=1 << 10), (2 * MiB,), (2,)),
     Block("shared block", name := "sqrt(x y + 1) y - x", partial(tree, name), (2 * MiB,), (2,), "NumPy"),
+    Block("row elements", "elementwise ops between convolutions", vectors_between_convolutions, (2 * MiB,), (1, 2)),
     Block("batch norm block", "batch norm of 16 channels", batch_norm, (2 * MiB,), (1, 2)),
     Block("sum blocks", name := "sum(abs(x))", partial(tree, name), (MiB // 2,), (1, 2), "NumPy"),
     Block("last axis", name := "sum(exp(x) y)", partial(tree, name, columns=1 << 14), (2 * MiB,), (1, 2), "NumPy"),

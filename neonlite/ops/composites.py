@@ -185,13 +185,17 @@ def grad_batch_norm(
 
     n are the normalized images.
     """
-    axes, m = tuple(range(1, x.ndim)), math.prod(x.shape[1:])
-    d, scale = deviation(be, x, axes, eps)
+    d, scale = deviation(be, x, tuple(range(1, x.ndim)), eps)
+    dx, *sums = batch_norm_gradients(be, dz, d, scale, per_channel(be, x, gamma))
+    return dx, *(be.reshape(s, p.shape) for p, s in zip((gamma, beta), sums, strict=True) if p is not None)
+
+
+def batch_norm_gradients(be: BackendBase, dz: Operand, d: Any, scale: Any, gamma: Any) -> tuple[Any, Any, Any]:
+    """Return the gradients of x, gamma and beta, from ``d = x - mean`` and ``scale = 1 / sqrt(variance + eps)``."""
+    axes, m = tuple(range(1, dz.ndim)), math.prod(dz.shape[1:])
     dgamma, dbeta = be.sum(d * dz, axis=axes) * scale, be.sum(dz, axis=axes)
     k = scale * dgamma * (1 / m)
-    dx = (dz - d * k - dbeta * (1 / m)) * scale_and_shift(scale, per_channel(be, x, gamma), None)
-    parameters = zip((gamma, beta), (dgamma, dbeta), strict=True)
-    return dx, *(be.reshape(d, p.shape) for p, d in parameters if p is not None)
+    return (dz - d * k - dbeta * (1 / m)) * scale_and_shift(scale, gamma, None), dgamma, dbeta
 
 
 def shift_batch_norm(
@@ -222,14 +226,17 @@ def grad_shift_batch_norm(
 
     The formula has another derivative: that of a factor which is rounded to a power of two is 0 almost everywhere.
     """
-    axes, m = tuple(range(1, x.ndim)), math.prod(x.shape[1:])
-    d, scale = shift_deviation(be, x, eps)
+    dx, *sums = shift_batch_norm_gradients(be, dz, *shift_deviation(be, x, eps), per_channel(be, x, gamma))
+    return dx, *(be.reshape(s, p.shape) for p, s in zip((gamma, beta), sums, strict=True) if p is not None)
+
+
+def shift_batch_norm_gradients(be: BackendBase, dz: Operand, d: Any, scale: Any, gamma: Any) -> tuple[Any, Any, Any]:
+    """Return the gradients of x, gamma and beta, as ``batch_norm_gradients`` does, by products with powers of two."""
+    axes, m = tuple(range(1, dz.ndim)), math.prod(dz.shape[1:])
     normalized: Any = be.shift(d, scale)
     dgamma, dbeta = be.sum(normalized * dz, axis=axes), be.sum(dz, axis=axes)
     dx: Any = dz - (be.shift(normalized, dgamma) + dbeta) * (1 / m)
-    dx = be.shift(dx if gamma is None else be.shift(dx, per_channel(be, x, gamma)), scale)
-    parameters = zip((gamma, beta), (dgamma, dbeta), strict=True)
-    return dx, *(be.reshape(d, p.shape) for p, d in parameters if p is not None)
+    return be.shift(dx if gamma is None else be.shift(dx, gamma), scale), dgamma, dbeta
 
 
 def group_norm(

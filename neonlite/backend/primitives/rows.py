@@ -454,9 +454,8 @@ NO_INPUTS = (-1,)  # of a value that another op computes: the number of no value
 COPIES = ("cast", "stop_gradient")
 REDUCTIONS = ("sum", "max", "min", "prod")  # whose result depends on no order of the elements
 UNPOOLINGS = ("max_unpool", "sum_unpool")
-MAX_ROW_ELEMENTS = 1 << 10  # of the rows with several pixels
+MAX_ROW_ELEMENTS = 1 << 10  # of rows of several pixels; by thresholds.py, 1 << 7 to 1 << 13 differ by less than 20 %
 MIN_TRANSPOSED = 1 << 15  # elements of a transpose from which its copy is a step; by benchmarks/thresholds.py
-MIN_ROW_IMAGES = 1 << 15  # elements of images below which longer rows gain less than the copies of operands take
 
 
 # batch_norm of images in NHWC, which one primitive computes from x, gamma and beta, or the normalization of rows, from
@@ -1128,9 +1127,7 @@ class PlanRewriter:
 
 
 def rows_shape(shape: Shape) -> Shape | None:
-    """Return the shape of images (N, *sizes, C) as a matrix of several pixels in a row; None if they are too small."""
+    """Return the shape of images (N, *sizes, C) as a matrix of several pixels in a row; None with many channels."""
     C, pixels = shape[-1], math.prod(shape[:-1])
-    if math.prod(shape) < MIN_ROW_IMAGES:
-        return None
     k = next((k for k in range(MAX_ROW_ELEMENTS // C, 1, -1) if pixels % k == 0), 1)
     return (pixels // k, k * C) if k > 1 else None

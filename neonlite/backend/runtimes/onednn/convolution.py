@@ -660,7 +660,7 @@ ARG_MEAN, ARG_VARIANCE, ARG_SCALE, ARG_SHIFT = 49, 50, 51, 52
 ARG_DIFF_SCALE, ARG_DIFF_SHIFT = 255, 256
 USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8  # dnnl_normalization_flags_t
 BLOCK_ELEMENTS = 1 << 17  # of the rows whose sums are computed at once; they and the result stay in the L2 cache
-MIN_BLOCK_ROWS = 16  # with fewer, the stages of the formula compute it; chosen without a measurement
+MIN_BLOCK_ROWS = 16  # with fewer, the stages of the formula compute it, by benchmarks/thresholds.py on an AMD EPYC
 COLUMN_MULTIPLE = 16  # of columns, without which oneDNN takes ten times as long or more
 FLOAT64_TEMPLATE = np.empty(0, np.float64)
 
@@ -724,27 +724,24 @@ class OneDNNBatchNorm(OneDNNConvolution):
 
     def computes_softmax(self, rows: tuple[int, ...]) -> bool:
         """Return whether oneDNN has a fast primitive that is precise: it adds the float32 elements of a row."""
-        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax, softmax_block(rows)) is not None
+        return rows[1] <= MAX_ROW_TERMS and self._get_cached(create_softmax, rows) is not None
 
     def softmax(self, x: Array, y: Array, *, is_masked: bool) -> None:
         """Compute the softmax y of each row of x. If ``is_masked``, that of a row of only -inf is 0, else NaN.
 
         In oneDNN, a NaN or an infinity makes only this element NaN, and NumPy computes these rows.
         """
-        block = softmax_block(x.shape)
-        primitive = self._get_cached(create_softmax, block)
+        primitive = self._get_cached(create_softmax, x.shape)
         if not self.runtime.has_values:
             return
         check_writeable(y)
-        for start in range(0, len(x), block[0]):
-            source, result = x[start : start + block[0]], y[start : start + block[0]]
-            self._execute(primitive, (source, result))
-            if np.isnan(np.minimum.reduce(result, axis=None)):
-                rows = np.isnan(result).any(axis=1)
-                largest = source[rows].max(axis=1, keepdims=True)
-                e = np.exp(source[rows] - (np.where(np.isfinite(largest), largest, 0) if is_masked else largest))
-                total = e.sum(axis=1, keepdims=True)
-                result[rows] = e / (np.where(total == 0, 1, total) if is_masked else total)
+        self._execute(primitive, (x, y))
+        if np.isnan(np.minimum.reduce(y, axis=None)):
+            rows = np.isnan(y).any(axis=1)
+            largest = x[rows].max(axis=1, keepdims=True)
+            e = np.exp(x[rows] - (np.where(np.isfinite(largest), largest, 0) if is_masked else largest))
+            total = e.sum(axis=1, keepdims=True)
+            y[rows] = e / (np.where(total == 0, 1, total) if is_masked else total)
 
     def computes_softmax_backward(self, rows: tuple[int, ...]) -> bool:
         """Return whether oneDNN has a fast primitive that is precise."""
@@ -896,12 +893,6 @@ def create_normalization(library: dnnl.Library, rows: tuple[int, int], eps: floa
     flags = USE_GLOBAL_STATS | USE_SCALE | USE_SHIFT | FUSE_RELU * relu
     vectors = ARG_SCALE, ARG_SHIFT, ARG_MEAN, ARG_VARIANCE
     return create_batch_norm(library, rows, dnnl.FORWARD_INFERENCE, eps, flags, *vectors)
-
-
-def softmax_block(rows: tuple[int, ...]) -> tuple[int, int]:
-    """Return the shape of the blocks of rows, which stay in the cache between the primitive and the search for NaN."""
-    size = block_rows(rows)
-    return (size if size >= MIN_BLOCK_ROWS else rows[0]), rows[1]
 
 
 def create_softmax(library: dnnl.Library, rows: tuple[int, int]) -> dnnl.Primitive:
