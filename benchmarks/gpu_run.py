@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
@@ -37,6 +37,8 @@ from typing import Any, NamedTuple
 import gpu
 import gpu_check
 import numpy as np
+from _candidates import BatchNorms
+from _implicit_gemm import TILES, ImplicitGemm
 from gpu_check import FAILED, NOT_RUN, PASSED, ROOT, NotRun
 
 from neonlite import Autodiff, Backend
@@ -44,6 +46,7 @@ from neonlite.backend import NervanaObject
 from neonlite.backend.primitives.geometry import Layout
 from neonlite.backend.runtimes import load_runtime
 from neonlite.backend.runtimes.cuda import convolution
+from neonlite.backend.runtimes.cuda.kernels import are_kernels_enabled
 from neonlite.layers import MultiHeadAttention, Sequential
 
 MAX_OUTPUT = 10_000  # characters of the table: only the last 12,000 of a run come back
@@ -249,8 +252,73 @@ def replays(run: Run) -> None:
     run.row("replays on poisoned memory", partial(check, 1, False))
     run.row("replays on two streams", partial(check, 2, False))
     run.row("replays in two threads", partial(check, 2, True))
+    options, times = ((1, 1), (3, 2), *ORDERED[: 0 if run.quick else None]), 5 if run.quick else 40
+    for shape in ((64, 401408), (300, 100352), (5, 40004))[2 * run.quick :]:
+        work = partial(one_kernel_norms, shape, options, times)
+        run.row(f"batch norm in one kernel a pass, {shape[0]} x {shape[1]}", work)
     if run.device == "cuda":
         run.row("training with graphs", gpu_check.graphs)
+    run.row("implicit GEMM", partial(implicit_gemms, gpu_check.GEOMETRIES[: 1 if run.quick else None]))
+
+
+def gemm_passes(gemm: ImplicitGemm, layer: Any, i: Any, f: Any, o: Any, *after: Any) -> dict[str, Callable[..., None]]:
+    """Return the passes by an implicit GEMM of images, filters and outputs; ``after``: bias and Rectlin."""
+    operands = {"fprop": (f, i, o, *after), "dgrad": (f, o, i), "wgrad": (o, i, f)}
+    return {
+        name: partial(gemm.run, name, layer, *(getattr(x, "_array", x) for x in arrays))
+        for name, arrays in operands.items()
+    }
+
+
+def implicit_gemms(geometries: list[tuple[int, ...]]) -> str:
+    """Compare implicit GEMMs with the exact results and with cuDNN's, and two runs on poisoned results."""
+    be = Backend("gpu", rng_seed=1)
+    gemm, be_like = ImplicitGemm(be.runtime), SimpleNamespace(conv_layer=be.conv_layer, array=be.array, zeros=be.zeros)
+    be_like.fprop_conv = lambda layer, i, f, o, bias, relu: gemm_passes(gemm, layer, i, f, o, bias, relu)["fprop"]()
+    be_like.bprop_conv = lambda layer, f, e, d: gemm_passes(gemm, layer, d, f, e)["dgrad"]()
+    be_like.update_conv = lambda layer, i, e, u: gemm_passes(gemm, layer, i, u, e)["wgrad"]()
+    flat = [geometry for geometry in geometries if geometry[3] == 1]
+    for geometry, relu in product(flat, (False, True)):
+        results = [[*gpu_check.convolved(x, "float32", geometry, relu)] for x in (be_like, be)]
+        for n, exact in enumerate(gpu_check.convolved(Backend("cpu"), "float64", geometry, relu)):
+            if (results[0][n] != exact).any() or np.abs(results[1][n] - exact).max() > 1e-4 * np.abs(exact).max():
+                raise AssertionError(f"{geometry}: pass {n} is not exact, or cuDNN's is far")
+        layer = be.conv_layer("float32", *geometry)
+        shapes = dict(zip("ifo", (layer.dimI, layer.dimF, layer.dimO), strict=True))
+        arrays = {name: be.array(np.random.default_rng(0).normal(size=shape)) for name, shape in shapes.items()}
+        for n, target in enumerate("oif"):
+            bits = []
+            for _ in range(2):
+                out = be.empty(shapes[target]).fill(np.nan)
+                [*gemm_passes(gemm, layer, **(arrays | {target: out})).values()][n]()
+                bits.append(out.get().tobytes())
+            same(f"{geometry}: the second run of pass {n}", bits[:1], bits[1:])
+    return f"{6 * len(flat)} results are exact, and two runs have the same bits"
+
+
+# blocks of a launch, and channels between sums and normalization: 2 to 8 blocks for each of 132 multiprocessors
+ORDERED = (264, 1), (264, 8), (528, 1), (528, 8), (1056, 1), (1056, 8)
+
+
+def one_kernel_norms(shape: tuple[int, int], options: Sequence[tuple[int, int]], times: int) -> str:
+    """The bits of batch norm by candidates beside those of the library, replayed while another stream works."""
+    cupy, (of, other) = load_runtime("gpu").cupy, (BatchNorms(Backend("gpu", rng_seed=1), *shape) for _ in range(2))
+    streams, works = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)], of.candidates(*options)
+    of.poison()
+    of.run()
+    wanted = of.bits()
+    cupy.cuda.Device().synchronize()
+    for k, (name, work) in product(range(times), works.items()):
+        with streams[1]:
+            for _ in range(k % 4):
+                other.run()
+        with streams[0]:
+            of.poison()
+            of.be.replay(name, work)
+            if differing := of.differing(wanted):
+                raise AssertionError(f"{name}, run {k}: results {differing} of {len(wanted)} have other bits")
+    cupy.cuda.Device().synchronize()
+    return f"{len(wanted)} results of {len(works)} candidates have the same bits in {times} runs"
 
 
 # --- D: old and new kernels ------------------------------------------------------------------------------------------
@@ -271,10 +339,19 @@ def attentions(run: Run, be: Backend) -> dict[str, Callable[[], object]]:
     return works
 
 
+def batch_norms(run: Run, be: Backend) -> dict[str, Callable[[], object]]:
+    """Batch norm, forward and backward, by the library and by one kernel a pass."""
+    if not are_kernels_enabled():
+        raise NotRun("kernels are disabled")
+    of = BatchNorms(be, *((5, 40004) if run.quick else (64, 401408)))
+    return {"library": of.run, **of.candidates(*ORDERED[: 1 if run.quick else None])}
+
+
 # {name: the dtype, and a function that returns the works of an old and of a new kernel}; each is replayed as a graph
 Works = Callable[[Run, Backend], dict[str, Callable[[], object]]]
 COMPARED: dict[str, tuple[str, Works]] = {
     "attention forward + backward, 16 x 16 x 512 x 64, bfloat16": ("bfloat16", attentions),
+    "batch norm forward + backward, 64 x 401408": ("float32", batch_norms),
 }
 
 
@@ -311,17 +388,32 @@ class AnyPlan:
         return getattr(self.frontend, name)
 
 
+SHORT_SECONDS = 1e-4  # for which the GPU may wait for the host
+
+
+def gpu_seconds(driver: Any, f: Callable[[], None]) -> float:
+    """Return the GPU time of a call: of launches, or of the replay of a graph of ten if these are short."""
+    f()
+    best = min(gpu.between_events(driver.cupy, f, 5) for _ in range(REPEATS))
+    if best < SHORT_SECONDS:
+        with suppress(Exception):  # what cannot be captured has the time of its launches
+            with driver.capture() as graph:
+                for _ in range(10):
+                    f()
+            best = min(best, *(gpu.between_events(driver.cupy, graph.launch, 2) / 10 for _ in range(REPEATS)))
+    return best
+
+
 class TimedPlans(convolution.Cudnn):
     """cuDNN that records the engine, workspace and microseconds of each plan that it times, in ``found``."""
 
-    def __init__(self, frontend: Any, cudnn: Any, cupy: Any) -> None:
+    def __init__(self, frontend: Any, driver: Any) -> None:
         def seconds(f: Callable[[], None]) -> float:
-            f()
-            best = min(gpu.between_events(cupy, f, 5) for _ in range(REPEATS))
+            best = gpu_seconds(driver, f)
             self.found[-1]["us"] = round(best * 1e6, 2)
             return best
 
-        super().__init__(frontend, cudnn.stream, seconds)
+        super().__init__(frontend, driver.cudnn.stream, seconds)
         self.found: list[dict[str, Any]] = []
 
     def execute(self, plan: Any, addresses: Any, workspace: int) -> None:
@@ -334,13 +426,13 @@ class TimedPlans(convolution.Cudnn):
 def plans(run: Run) -> None:
     """The first plans of cuDNN for each convolution, timed; FOLDER/plans.json is a plan table of the fastest ones."""
     be = Backend("gpu", rng_seed=1)
-    cudnn, cupy = be.runtime.driver.cudnn, be.runtime.cupy
+    driver, cudnn = be.runtime.driver, be.runtime.driver.cudnn
     if cudnn is None:
         run.row("plans", lambda: "nvidia-cudnn-frontend is not installed")
         return
     convolution.MAX_AUTOTUNE_PLANS = 4
     frontends = {"deterministic": cudnn.frontend, "any": AnyPlan(cudnn.frontend)}
-    of = {notes: TimedPlans(frontend, cudnn, cupy) for notes, frontend in frontends.items()}
+    of = {notes: TimedPlans(frontend, driver) for notes, frontend in frontends.items()}
 
     @lru_cache(1)
     def operands(layer: Any) -> list[Any]:
@@ -359,6 +451,30 @@ def plans(run: Run) -> None:
             print(f"no plan: {error}")
         return sorted((plan for plan in plans.found if "us" in plan), key=lambda plan: plan["us"])
 
+    gemm = ImplicitGemm(be.runtime)
+
+    def beside(layer: Any) -> str:
+        """Return microseconds of each pass by an implicit GEMM (if its best tile is another, its), and by cuDNN.
+
+        An asterisk: it is faster than the first deterministic plans of cuDNN in both layouts, NHWC/NCHW.
+        """
+        found, texts = {row["name"]: row["found"] for row in read(run.out) if row["part"] == run.part}, []
+        for operation, work in gemm_passes(gemm, layer, *operands(layer)[:3]).items():
+            us = dict[str, float]()
+            for tile in (None, *TILES):
+                name = f"{tile.rows}x{tile.columns}" if tile else ""
+                us[name] = 1e6 * gpu_seconds(driver, partial(work, tile=tile))
+            names = [
+                convolution.plan_name(operation, layer, layout, False, bias=False, relu=False) for layout in Layout
+            ]
+            first = [found.get(f"{name}, deterministic") for name in names]
+            cudnn = [plan[0]["us"] if plan else float("inf") for plan in first]
+            best = min(us, key=us.__getitem__)
+            texts.append(f"{operation} {us['']:.0f}{'*' * (us[''] < min(cudnn))}")
+            texts[-1] += f" ({best} {us[best]:.0f})" * (us[best] < 0.97 * us[""])
+            texts[-1] += f" {'/'.join(f'{n:.0f}' for n in cudnn)}"
+        return "; ".join(texts)
+
     N, geometries = (2, "3 4 6 3 1 1") if run.quick else (128, SWEPT)
     for kind, name in product(("float16", gpu.TF32, "float32", "bfloat16"), geometries.split("; ")):
         C, K, H, R, stride, pad = map(int, name.split())
@@ -368,7 +484,10 @@ def plans(run: Run) -> None:
         for (operation, fused), notes, layout in product(passes, of, Layout):
             words = convolution.plan_name(operation, layer, layout, tf32, bias=fused, relu=fused)
             run.row(f"{words}, {notes}", partial(timed, layer, operation, layout, tf32, fused, notes))
+        if kind == "float32":
+            run.row(f"implicit GEMM {name}", partial(beside, layer))
     rows = [row for row in read(run.out) if row["part"] == run.part and row["verdict"] == PASSED and row["found"]]
+    rows = [row for row in rows if isinstance(row["found"], list)]
     named = [(*row["name"].split(", "), row["found"][0]["engine"]) for row in rows]
     table = {name: engine for name, notes, engine in named if notes == "deterministic"}
     document = {"cudnn": cudnn.frontend.backend_version(), "plans": table}
@@ -469,9 +588,9 @@ class Part(NamedTuple):
 PARTS = {
     "A": Part(machine, 15),
     "B": Part(kernels, 70, True),
-    "C": Part(replays, 40, True),
+    "C": Part(replays, 44, True),
     "D": Part(compare, 30),
-    "E": Part(plans, 80),
+    "E": Part(plans, 91),
     "F": Part(times, 140),
     "G": Part(times, 80),
     "H": Part(profile, 35),
@@ -579,7 +698,8 @@ def table(out: Path) -> str:
     for row in read(out):
         part, failed = row["part"], row["verdict"] != PASSED and row["name"]
         failures[part] = failures.get(part, 0) + bool(failed)
-        if failures[part] <= MAX_FAILURES if failed else part != "E" or not row["name"]:  # the others are in plans.json
+        if failures[part] <= MAX_FAILURES if failed else part != "E" or not row["name"] or "GEMM" in row["name"]:
+            # the other rows of part E are in plans.json
             place = 0 if not row["name"] else 1 if failed else 2 if part == "A" else 3 if part in "FGH" else 4
             lines.append((place, line(row)))
     text = "\n".join(text for _, text in sorted(lines, key=lambda item: item[0]))

@@ -44,6 +44,8 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "input ratio": ("neonlite.backend.runtimes.onednn.products", "MAX_INPUT_RATIO"),
     "parallel sum": ("neonlite.backend.runtimes.onednn.convolution", "MIN_PARALLEL_SUM"),
     "sum parts": ("neonlite.backend.runtimes.onednn.convolution", "MAX_SUM_PARTS"),
+    "row elements": ("neonlite.backend.primitives.rows", "MAX_ROW_ELEMENTS"),
+    "block rows": ("neonlite.backend.runtimes.onednn.convolution", "MIN_BLOCK_ROWS"),
     "bprop channels": ("neonlite.backend.runtimes.onednn.convolution", "MIN_BPROP_CHANNELS"),
     "product": ("neonlite.backend.runtimes.onednn.products", "MIN_WORK"),
     "vector product": ("neonlite.backend.runtimes.onednn.products", "MIN_VECTOR_WORK"),
@@ -255,6 +257,24 @@ def copies(be: Backend, size: int) -> Work:
     return work
 
 
+def vectors_between_convolutions(be: Backend, size: int) -> Work:
+    """Return elementwise ops of images of 16 channels and of vectors, between two convolutions."""
+    x, gamma, beta = be.array(drawn((16, 32, 32, size >> 14))), be.ones((16, 1, 1, 1)), be.ones((16, 1, 1, 1))
+    first, second = (be.array(drawn((16, 1, 1, 16), seed)) for seed in (1, 2))
+    y = be.conv(x, first)
+    value = be.sum(be.conv(be.maximum(y * gamma - beta, 0) * y, second))
+    return be.compile([be.empty(value.shape)], [value])
+
+
+def batch_norm_of_blocks(be: Backend, rows: int) -> Work:
+    """Return the normalization of images between two convolutions, in 131 blocks with some rows of 64 pixels."""
+    x, gamma, beta = be.array(drawn((16, 8, 8, 131 * rows))), be.ones((16, 1)), be.zeros((16, 1))
+    first, second = (be.array(drawn((16, 1, 1, 16), seed)) for seed in (1, 2))
+    y = be.maximum(be.batch_norm(be.conv(x, first), gamma, beta), 0)
+    value = be.sum(be.conv(y, second))
+    return be.compile([be.empty(value.shape)], [value])
+
+
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
 
@@ -435,6 +455,7 @@ THRESHOLDS = [
         (1, 2, 3, 16),
         (1, 2),
     ),
+    Threshold("block rows", "batch norm between convolutions", batch_norm_of_blocks, (2, 15, 17, 64), (1, 2)),
     Threshold("product", "square matrices", product, around(1 << 18), (1, 2), rest=REST),
     Threshold("product", "stacks of 8", stack, around(1 << 18), (1, 2), rest=REST),
     Threshold("vector product", "matrix and vector", vector_product, around(1 << 13, 32), (1, 2), rest=REST),
@@ -479,6 +500,7 @@ BLOCKS = [
     Block("large block", name := "x + y", partial(tree, name), (4 * MiB,), (1, 2), "NumPy"),
     Block("shared block", name := "sum((x > 0) (x + y))", partial(tree, name, columns=1 << 10), (2 * MiB,), (2,)),
     Block("shared block", name := "sqrt(x y + 1) y - x", partial(tree, name), (2 * MiB,), (2,), "NumPy"),
+    Block("row elements", "elementwise ops between convolutions", vectors_between_convolutions, (2 * MiB,), (1, 2)),
     Block("batch norm block", "batch norm of 16 channels", batch_norm, (2 * MiB,), (1, 2)),
     Block("sum blocks", name := "sum(abs(x))", partial(tree, name), (MiB // 2,), (1, 2), "NumPy"),
     Block("last axis", name := "sum(exp(x) y)", partial(tree, name, columns=1 << 14), (2 * MiB,), (1, 2), "NumPy"),

@@ -262,21 +262,6 @@ class Callbacks(NervanaObject, CallbacksBase):
         records = self.history.find_records(name)
         return records[-1][1] if records and records[-1][0] == epoch + 1 else None
 
-    def validation_cost(self, epoch: int) -> float | None:
-        """Return the cost on the validation set after an epoch.
-
-        Parameters
-        ----------
-        epoch : int
-            The index of the epoch, from 0.
-
-        Returns
-        -------
-        float or None
-            The cost; None if the validation set was not evaluated after this epoch.
-        """
-        return self.epoch_value("val_loss", epoch)
-
     # --- serialization ---
 
     def serialize(self) -> dict[str, Any]:

@@ -8,7 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -223,6 +226,26 @@ def test_sums_that_are_rounded_twice_are_reported(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(gpu_run.Backend, "dot", dot)
         with pytest.raises(AssertionError, match=r"float16: .* sums are not rounded once"):
             gpu_run.long_sums(4096)
+
+
+@pytest.mark.parametrize(("seconds", "fails", "wanted"), [(5e-5, False, 1e-5), (5e-5, True, 5e-5), (2e-4, False, 2e-4)])
+def test_short_launches_are_timed_as_a_replay(
+    seconds: float, fails: bool, wanted: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    @contextmanager
+    def capture() -> Iterator[Any]:
+        calls.clear()
+        yield SimpleNamespace(launch="replay")
+        if fails:
+            raise RuntimeError("the capture was invalidated")
+
+    times = {"replay": 1e-4}  # of ten calls
+    monkeypatch.setattr(gpu_run.gpu, "between_events", lambda cupy, f, launches: times.get(f, seconds))
+    driver = SimpleNamespace(cupy=None, capture=capture)
+    assert gpu_run.gpu_seconds(driver, lambda: calls.append(1)) == pytest.approx(wanted)
+    assert len(calls) == (10 if seconds < gpu_run.SHORT_SECONDS else 1)
 
 
 def test_results_with_other_bits_are_reported() -> None:

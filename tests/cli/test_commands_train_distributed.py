@@ -42,6 +42,7 @@ def assert_close(a, b, limit):
         assert np.abs(x - weights(b)[name]).max() <= limit * np.abs(x).max(), name
 
 
+@pytest.mark.long
 def test_a_data_set_trains_in_two_processes_as_in_one(tmp_path):
     one, two = tmp_path / "one.neon", tmp_path / "two.neon"
     common = (
@@ -65,6 +66,7 @@ def test_a_data_set_trains_in_two_processes_as_in_one(tmp_path):
     assert_close(one, two, 1e-5)
 
 
+@pytest.mark.long
 def test_a_csv_file_trains_in_three_processes_as_in_one(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 3))
@@ -78,6 +80,7 @@ def test_a_csv_file_trains_in_three_processes_as_in_one(tmp_path):
     assert_close(one, three, 1e-4)
 
 
+@pytest.mark.long
 def test_training_resumes_on_another_number_of_processes(tmp_path):
     path, whole = tmp_path / "a.neon", tmp_path / "whole.neon"
     common = "-b", "cpu", "--no-progress-bar", "--patience", 0

@@ -80,3 +80,11 @@ def optimizer(name: str) -> Optimizer:
         if name == "adam"
         else GradientDescentMomentum(learning_rate=0.1, momentum_coef=0.9, wdecay=0.001)
     )
+
+
+def assert_same(results: list[dict[str, Any]]) -> None:
+    """Assert that the weights of all ranks have the same bits."""
+    for other in results[1:]:
+        assert other.keys() == results[0].keys()
+        for name, w in results[0].items():
+            np.testing.assert_array_equal(other[name], w, err_msg=name, strict=True)

@@ -605,3 +605,8 @@ def test_a_repeated_batch_norm_reads_new_values() -> None:
         np.testing.assert_allclose(d.reshape(3, 40), wanted, atol=1e-5)
         mean = 0.5 * mean + 0.5 * wide.mean(1, keepdims=True)
         np.testing.assert_allclose(layer.gmean.get(), mean, atol=1e-6)
+
+
+def test_batch_norm_refuses_binary_with_sync():
+    with pytest.raises(ValueError, match="expected binary or sync, got both"):
+        BatchNorm(binary=True, sync=True)

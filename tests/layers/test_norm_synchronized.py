@@ -7,9 +7,7 @@ import pytest
 from helpers import sync_ranks
 from helpers.mpi import Ranks, needs_mpi, shared_folder
 
-from neonlite.layers import BatchNorm
-
-pytestmark = needs_mpi
+pytestmark = [needs_mpi, pytest.mark.long]
 ALL = ["synchronized", "local", "no_row_for_a_rank", "distributed"]
 
 
@@ -35,11 +33,6 @@ def test_local_batch_norm_on_several_ranks_differs_from_it(ranks):
 def test_synchronized_batch_norm_refuses_a_minibatch_without_a_row_for_a_rank(ranks):
     for message in ranks("no_row_for_a_rank", 2):
         assert "images: sync: expected a row for each of 2 processes in every minibatch, got 1" in message
-
-
-def test_batch_norm_refuses_binary_with_sync():
-    with pytest.raises(ValueError, match="expected binary or sync, got both"):
-        BatchNorm(binary=True, sync=True)
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers import training_ranks
-from helpers.data_parallel import CLASSES, EPOCHS, TOTAL, optimizer, problem, rows
+from helpers.data_parallel import CLASSES, EPOCHS, TOTAL, assert_same, optimizer, problem, rows
 from helpers.mpi import Ranks, needs_mpi, shared_folder
 
 from neonlite import Backend, cleanup_backend, gen_backend
-from neonlite.distributed import Communicator, Distributed, communicator as communicator_module, world
-from neonlite.layers import Affine, Dropout
+from neonlite.distributed import world
+from neonlite.layers import Dropout
 from neonlite.models import Model
-from neonlite.models.data_parallel import DataParallel, owners_of
 from neonlite.models.training import GradientProgram
 from neonlite.models.training_state import read_checkpoint
 from neonlite.optimizers import Adam, get_param_list
@@ -39,7 +37,7 @@ IN_THREE = (
 IN_FOUR = "deterministic fastest partial_rounding second_part"
 TOGETHER = {2: IN_TWO.split(), 3: IN_THREE.split(), 4: IN_FOUR.split()}
 
-pytestmark = needs_mpi
+pytestmark = [needs_mpi, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +51,6 @@ def on_one_thread(threads):
     threads(1)
     yield
     cleanup_backend()
-
-
-def assert_same(results: list[dict[str, Any]]) -> None:
-    """Assert that the weights of all ranks have the same bits."""
-    for other in results[1:]:
-        assert other.keys() == results[0].keys()
-        for name, w in results[0].items():
-            np.testing.assert_array_equal(other[name], w, err_msg=name, strict=True)
 
 
 def distance(weights: dict[str, Any], expected: dict[str, Any]) -> float:
@@ -249,7 +239,6 @@ def test_weights_and_random_numbers_are_those_of_rank_0(ranks, n):
     assert distance(results[0]["after"], model.get_weights()) <= 1e-4
 
 
-@pytest.mark.long
 def test_training_on_files_has_the_bits_of_any_number_of_ranks_and_of_a_part_that_was_resumed(ranks):
     results = ranks("on_files", 2)
     for result in results:
@@ -286,7 +275,6 @@ def test_sums_during_the_backward_pass_have_the_same_bits_on_all_ranks(ranks, ki
         assert sums >= buckets  # in some steps at least
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("n", [2, 3])
 def test_training_with_compressed_gradients_has_the_same_bits_on_all_ranks_and_is_close_to_that_without(ranks, n):
     pytest.importorskip("ml_dtypes")
@@ -328,17 +316,6 @@ def test_checkpoints_do_not_depend_on_whether_the_states_are_divided(ranks, case
     for description in (first, other):
         del description["training"]["callbacks"], description["training"]["optimizer"]  # with times and names
     assert other["training"] == first["training"]
-
-
-def test_a_rank_has_the_states_of_about_a_part_of_the_parameters():
-    rng = np.random.default_rng(0)
-    for n in (1, 2, 3, 8):
-        for sizes in ([5], [0, 0], [10] * 24, [1000, *[10] * 20], rng.integers(1, 1000, 50).tolist()):
-            owners = owners_of(sizes, n)
-            parts = [sum(size for size, owner in zip(sizes, owners, strict=True) if owner == rank) for rank in range(n)]
-            assert owners == sorted(owners)  # adjacent parameters
-            assert set(owners) <= set(range(n))
-            assert max(parts) <= sum(sizes) / n + max(sizes)
 
 
 def test_layers_that_are_trained_later_are_updated_and_sent_too(ranks):
@@ -395,24 +372,6 @@ def test_a_checkpoint_of_divided_states_continues_on_another_number_of_ranks(ran
 def test_what_needs_the_states_of_all_parameters_is_an_error_while_they_are_divided(ranks, name, expected):
     for result in ranks("sharded_refused", 2):
         assert expected in result[name]
-
-
-def test_without_mpiexec_a_distributed_fit_has_the_bits_of_a_plain_one():
-    weights = []
-    for options in ({}, {"distributed": True}, {"distributed": world()}):
-        cleanup_backend()
-        gen_backend("cpu", rng_seed=7, batch_size=TOTAL)
-        layers, dataset, cost = problem("lenet")
-        model = Model(layers)
-        model.fit(dataset, cost, optimizer("adam"), 3, **options)
-        assert model.data_parallel is None
-        weights.append(model.get_weights())
-    cleanup_backend()
-    gen_backend("cpu", rng_seed=7, batch_size=TOTAL)
-    layers, dataset, cost = problem("lenet")
-    model = Model(layers)
-    model.fit(dataset, cost, Distributed(optimizer("adam")), 3)
-    assert_same([*weights, model.get_weights()])
 
 
 # --- costs and metrics -----------------------------------------------------------------------------------------------
@@ -507,17 +466,6 @@ def test_training_continues_on_another_number_of_ranks(ranks, kind):
     assert_same([result[kind]["weights"] for result in four])
     assert distance(continued(ranks.folder, f"{kind}-2-of-4.model", kind), expected) <= 1e-4
     assert distance(continued(ranks.folder, f"{kind}-1-of-2.model", kind), expected) <= 1e-4
-
-
-def test_the_recurrent_state_of_a_rank_may_be_zero_where_that_of_another_is_not():
-    h, zero = np.arange(6.0).reshape(3, 2), np.zeros((3, 1))
-    by_rank = [([{}, {"h": h}, {}], 2), ([{}, {}, {}], 1), ([{}, {"h": h + 1}, {}], 2)]
-    communicator = SimpleNamespace(all_gather_objects=lambda _: by_rank)
-    states = DataParallel.gather_states(
-        cast(Any, SimpleNamespace(communicator=communicator, be=SimpleNamespace(bsz=2))), by_rank[0][0]
-    )
-    assert [*map(list, states)] == [[], ["h"], []]
-    np.testing.assert_array_equal(states[1]["h"], np.concatenate([h, zero, h + 1], axis=1))
 
 
 def test_a_checkpoint_may_be_loaded_before_the_ranks_are_connected(ranks):
@@ -677,45 +625,3 @@ def test_minibatches_cannot_be_split_without_a_batch_size(ranks):
         assert message.startswith(
             "ValueError: Communicator.sharded: expected a batch size on every process, got [3, 0]"
         )
-
-
-def test_a_distributed_optimizer_alone_is_the_wrapped_one():
-    gen_backend("cpu", rng_seed=7, batch_size=TOTAL)
-    for wrong in (Distributed("adam"), 3):
-        with pytest.raises(TypeError, match=r"Distributed: expected an optimizer|Distributed: optimizer"):
-            Distributed(wrong)
-
-
-# --- in one process --------------------------------------------------------------------------------------------------
-
-
-def test_the_learning_rate_of_a_distributed_optimizer_is_that_of_the_wrapped_one():
-    optimizer = Distributed(Adam(0.01))
-    optimizer.learning_rate *= 2
-    assert optimizer.learning_rate == optimizer.optimizer.learning_rate == 0.02
-
-
-def test_a_fit_of_one_process_under_mpiexec_warns(monkeypatch):
-    gen_backend("cpu", rng_seed=7)
-    monkeypatch.setenv("PMI_RANK", "0")
-    monkeypatch.setenv("PMI_SIZE", "2")
-    X, y = rows(20, 6)
-    with pytest.warns(UserWarning, match=r"mpiexec has started 2 processes, .* pass distributed=True"):
-        Model([Affine(3, activation="softmax")]).fit(X, y, epochs=1, progress_bar=False)
-
-
-def test_fewer_rows_than_processes_are_an_error():
-    gen_backend("cpu", rng_seed=7)
-    communicator = Communicator()
-    communicator.size = 4
-    X, y = rows(3, 6)
-    with pytest.raises(ValueError, match="expected a row for each of 4 processes, got 3 rows"):
-        Model([Affine(3, activation="softmax")]).fit(X, y, distributed=communicator)
-
-
-@pytest.mark.parametrize("text", ["abc", "0", "-1", "nan"])
-def test_an_invalid_timeout_of_the_environment_names_the_variable(monkeypatch, text):
-    monkeypatch.setenv("NEONLITE_TIMEOUT", text)
-    monkeypatch.setattr(communicator_module, "_world", None)
-    with pytest.raises(ValueError, match=f"NEONLITE_TIMEOUT: expected seconds > 0, such as 300, got '{text}'"):
-        world()

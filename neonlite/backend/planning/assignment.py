@@ -481,7 +481,9 @@ def pair_values(be: BackendBase, tensors: Sequence[Tensor], values: Sequence[Any
 
 
 def _as_tree(be: BackendBase, target: Tensor, value: Any) -> Any:
-    """Return a value of an assignment as an op-tree."""
+    """Return a value of an assignment as an op-tree, whose shape is checked when it is planned."""
+    if isinstance(value, OpTreeNode):
+        return resolve_nclass(be, target, value)
     operand = as_operand(be, target, value)
     return be.stop_gradient(operand) if isinstance(operand, Tensor) else operand
 

@@ -19,6 +19,7 @@ from neonlite.backend.primitives.geometry import (
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import IgnoreFPErrors, check_shape
 from neonlite.messages import describe
+from neonlite.ops.composites import batch_norm_gradients, shift_batch_norm_gradients
 from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand
 from neonlite.typing import BackendBase
@@ -104,9 +105,10 @@ class NormMethods(BackendBase):
         var: Operand = gvar
         x32, targets, values = widen_half(self, x), [], []
         if not inference:
-            mean = self.mean(x32, axis=1) if compute_batch_sum else xsum * (1.0 / x.shape[1])
+            share = 1.0 / x.shape[1]
+            mean = (self.sum(x32, axis=1) if compute_batch_sum else xsum) * share
             d = x32 - mean
-            var = self.mean(self.shift(d, d) if binary else self.square(d), axis=1)
+            var = self.sum(self.shift(d, d) if binary else self.square(d), axis=1) * share
             targets = [xsum, xvar, gmean, gvar]
             values = [mean, var, rho * gmean + (1 - rho) * mean, rho * gvar + (1 - rho) * var]
         if inference or binary or not compute_batch_sum:
@@ -171,12 +173,10 @@ class NormMethods(BackendBase):
         rows = {"grad_gamma": grad_gamma, "grad_beta": grad_beta, "xsum": xsum, "xvar": xvar, "gamma": gamma}
         _check_features(self, "compound_bprop_bn", {"x": x, "delta_out": delta_out, "delta_in": delta_in}, rows)
         (eps,) = check_floats("compound_bprop_bn", eps=eps)
-        times = self.shift if binary else self.multiply
-        error, inv = widen_half(self, delta_in), 1 / self.sqrt(widen_half(self, xvar) + eps)
-        xhat = times(widen_half(self, x) - xsum, inv)
-        gamma_sum, beta_sum = self.sum(xhat * error, axis=1), self.sum(error, axis=1)
-        error = error - (times(xhat, gamma_sum) + beta_sum) * (1.0 / x.shape[1])
-        self.assign([grad_gamma, grad_beta, delta_out], [gamma_sum, beta_sum, times(times(error, gamma), inv)])
+        d, scale = widen_half(self, x) - xsum, 1 / self.sqrt(widen_half(self, xvar) + eps)
+        gradients = shift_batch_norm_gradients if binary else batch_norm_gradients
+        dx, *sums = gradients(self, widen_half(self, delta_in), d, scale, gamma)
+        self.assign([grad_gamma, grad_beta, delta_out], [*sums, dx])
         return delta_out
 
 

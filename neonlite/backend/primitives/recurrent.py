@@ -23,7 +23,6 @@ from neonlite.tree_structure import untraced
 from neonlite.typing import FLOAT_DTYPES, HALF_DTYPES, NativeArray as Array
 
 CompilePlan = Callable[[Plan], Callable[[Sequence[Array], Sequence[Array]], None]]  # of an executor
-MAX_PART = 0.25  # of a sequence: a part up to this size may be read with a stride; chosen without a measurement
 FUSED_FUNCTIONS = ["tanh", "sig"]  # the activation functions of fused primitives
 BACKWARD, STATE = "_backward", "_state"  # ends of the names of the ops that read what a forward step saves
 
@@ -136,13 +135,12 @@ def store_by_time(primitives: ReferencePrimitives, plan: Plan) -> None:
 
     def are_suitable(x: int) -> bool:
         """Return whether what reads a value is as fast if it is stored by time."""
-        return all(v in fused | products or is_suitable_view(x, v) for v in readers(x))
+        return all(v in fused | products or is_suitable_view(v) for v in readers(x))
 
-    def is_suitable_view(x: int, v: int) -> bool:
-        """Return whether a view of a value is a small part of it, or a transpose for a product."""
-        step = plan.step_of(v)
-        is_part = step.op.name == "slice" and math.prod(step.shape) <= MAX_PART * math.prod(plan.shape(x))
-        return is_part or (step.op.name == "transpose" and are_suitable(v))
+    def is_suitable_view(v: int) -> bool:
+        """Return whether a value is a slice, which is read as fast with a stride, or a transpose for a product."""
+        name = plan.step_of(v).op.name
+        return name == "slice" or (name == "transpose" and are_suitable(v))
 
     for v in plan.offsets:
         step = plan.step_of(v)

@@ -670,6 +670,7 @@ print(len(os.listdir("/proc/self/task")))
 
 
 @linux
+@pytest.mark.long
 @pytest.mark.skipif(not find_spec("torch"), reason="torch is not installed")
 @pytest.mark.parametrize("first", ["torch", "mkl"])
 def test_mkl_and_torch_multiply_in_one_process_by_one_openmp(first):

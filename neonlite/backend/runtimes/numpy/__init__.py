@@ -450,6 +450,16 @@ class BlockedExecutor(StageExecutor):
         return MultiStageRunner(plan, stages, self).run
 
 
+# the function of a stage, a function that gets its arguments from all values, those that are views to create, and the
+# buffers that follow the arguments
+BoundStage = tuple[Callable[..., None], Callable[[Sequence[Any]], tuple[Any, ...]], Sequence[int], Sequence[Any]]
+
+
+def values_at(numbers: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Return a function that returns the values of some numbers."""
+    return itemgetter(*numbers) if len(numbers) > 1 else lambda values: (values[numbers[0]],)
+
+
 class MultiStageRunner:
     """The runner of a plan with more than one stage, or with temporaries."""
 
@@ -491,12 +501,8 @@ class MultiStageRunner:
         x = env[base]
         env[v] = x.transpose(step.attrs["axes"]) if step.op is TRANSPOSE else step.op.run(np, x, **step.attrs)
 
-    def _bind(self) -> tuple[list[NativeArray], list[tuple[Callable[..., None], list[int], list[int], list[Any]]]]:
-        """Return the values in the arena of this thread, and the calls of the stages: function and arguments.
-
-        The values are temporaries and their views, with None in the place of those that a run computes. The arguments
-        are values, of which some are views that a run may have to create, and buffers in the arena.
-        """
+    def _bind(self) -> tuple[list[NativeArray], list[BoundStage]]:
+        """Return the values in the arena of this thread, with None for those that a run computes; and the calls."""
         plan: Plan = self.plan
         env: list[NativeArray] = [None] * plan.step_values.stop
         arena = self.executor.arena(plan.required_arena_bytes())
@@ -507,12 +513,10 @@ class MultiStageRunner:
         for v in self.arena_views:
             if env[v] is None:
                 self._make_view(v, env)
-        calls = []
+        calls: list[BoundStage] = []
         for stage in self.stages:
             views = [v for v in stage.arguments if v in self.views and v not in self.arena_views]
-            first, *rest = stage.arguments
-            arguments = itemgetter(first, *rest) if rest else lambda env, first=first: (env[first],)
-            calls.append((stage.function, arguments, views, stage.buffers()))
+            calls.append((stage.function, values_at(stage.arguments), views, stage.buffers()))
         return env[len(plan.leaves) :], calls
 
 

@@ -655,7 +655,7 @@ ARG_MEAN, ARG_VARIANCE, ARG_SCALE, ARG_SHIFT = 49, 50, 51, 52
 ARG_DIFF_SCALE, ARG_DIFF_SHIFT = 255, 256
 USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8  # dnnl_normalization_flags_t
 BLOCK_ELEMENTS = 1 << 17  # of the rows whose sums are computed at once; they and the result stay in the L2 cache
-MIN_BLOCK_ROWS = 16  # with fewer, the stages of the formula compute it; chosen without a measurement
+MIN_BLOCK_ROWS = 16  # with fewer, the stages of the formula compute it, by benchmarks/thresholds.py on an AMD EPYC
 COLUMN_MULTIPLE = 16  # of columns, without which oneDNN takes ten times as long or more
 FLOAT64_TEMPLATE = np.empty(0, np.float64)
 

@@ -370,6 +370,7 @@ def test_programs_give_the_results_of_numpy(program: list[tuple[str, int]]) -> N
 
 
 @needs
+@pytest.mark.long
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(sorted(image_programs.PARTS)), min_size=1, max_size=5))
 def test_networks_train_as_by_numpy(parts: list[str]) -> None:

@@ -306,6 +306,7 @@ print(len(signals) > 100, (c.get() == 784).all())
 
 
 @needs
+@pytest.mark.long
 def test_signals_that_come_while_matrices_are_multiplied_leave_the_heap_alone() -> None:
     got = subprocess.run([sys.executable, "-c", SIGNALS], capture_output=True, text=True, check=True)
     assert got.stdout == "True True\n"
