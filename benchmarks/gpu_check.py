@@ -19,6 +19,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,17 +155,38 @@ def attended(name: str, dtype: str, causal: bool) -> list[Any]:
     ]
 
 
+def attended_apart(name: str, dtype: str) -> list[Any]:
+    """Return be.attention of queries, keys and values, and its gradients."""
+    import numpy as np
+
+    from neonlite import Autodiff, Backend
+
+    be, draw = Backend(name, rng_seed=1, default_dtype=dtype), np.random.default_rng(0)
+    shapes = (4, 3, 33, 16), (4, 3, 50, 16), (4, 3, 50, 24), (4, 3, 33, 24)
+    *operands, e = (be.array(draw.integers(-8, 9, shape) / 8) for shape in shapes)
+    y = be.attention(*operands)
+    trees = [y, *Autodiff(y, be, e).get_grad_op_tree(operands)]
+    outs = [be.zeros(tree.shape) for tree in trees]
+    be.assign(outs, trees)
+    return [np.asarray(out.get(), float) for out in outs]
+
+
 def attention() -> str:
     """Compare the attention of 16-bit floats by cuDNN, forward and backward, with that of the CPU in float64."""
     import numpy as np
 
     compared, far = 0, []
-    for dtype, causal in ((dtype, causal) for dtype in ("float16", "bfloat16") for causal in (False, True)):
-        for made, wanted in zip(attended("gpu", dtype, causal), attended("cpu", "float64", causal), strict=True):
-            error, compared = np.abs(made - wanted).max() / np.abs(wanted).max(), compared + 1
-            print(f"{dtype} causal={causal} {made.shape}: {error:.1e}")
-            if not error <= 4 * CLOSE[dtype]:  # several roundings, one after another
-                far.append(f"{dtype} causal={causal} {made.shape}: {error:.1e}")
+    for dtype in ("float16", "bfloat16"):
+        for what, attend in {
+            "causal=False": partial(attended, causal=False),
+            "causal=True": partial(attended, causal=True),
+            "be.attention": attended_apart,
+        }.items():
+            for made, wanted in zip(attend("gpu", dtype), attend("cpu", "float64"), strict=True):
+                error, compared = np.abs(made - wanted).max() / np.abs(wanted).max(), compared + 1
+                print(f"{dtype} {what} {made.shape}: {error:.1e}")
+                if not error <= 4 * CLOSE[dtype]:  # several roundings, one after another
+                    far.append(f"{dtype} {what} {made.shape}: {error:.1e}")
     if far:
         raise AssertionError(f"{len(far)} of {compared} are too far from those of the CPU: {far[0]}")
     return f"{compared} results as on the CPU"

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import gpu
 import gpu_check
 import numpy as np
+from _candidates import BatchNorms
 from gpu_check import FAILED, NOT_RUN, PASSED, ROOT, NotRun
 
 from neonlite import Autodiff, Backend
@@ -44,6 +45,7 @@ from neonlite.backend import NervanaObject
 from neonlite.backend.primitives.geometry import Layout
 from neonlite.backend.runtimes import load_runtime
 from neonlite.backend.runtimes.cuda import convolution
+from neonlite.backend.runtimes.cuda.kernels import are_kernels_enabled
 from neonlite.layers import MultiHeadAttention, Sequential
 
 MAX_OUTPUT = 10_000  # characters of the table: only the last 12,000 of a run come back
@@ -249,8 +251,37 @@ def replays(run: Run) -> None:
     run.row("replays on poisoned memory", partial(check, 1, False))
     run.row("replays on two streams", partial(check, 2, False))
     run.row("replays in two threads", partial(check, 2, True))
+    options, times = ((1, 1), (3, 2), *ORDERED[: 0 if run.quick else None]), 5 if run.quick else 40
+    for shape in ((64, 401408), (300, 100352), (5, 40004))[2 * run.quick :]:
+        work = partial(one_kernel_norms, shape, options, times)
+        run.row(f"batch norm in one kernel a pass, {shape[0]} x {shape[1]}", work)
     if run.device == "cuda":
         run.row("training with graphs", gpu_check.graphs)
+
+
+# blocks of a launch, and channels between sums and normalization: 2 to 8 blocks for each of 132 multiprocessors
+ORDERED = (264, 1), (264, 8), (528, 1), (528, 8), (1056, 1), (1056, 8)
+
+
+def one_kernel_norms(shape: tuple[int, int], options: Sequence[tuple[int, int]], times: int) -> str:
+    """The bits of batch norm by candidates beside those of the library, replayed while another stream works."""
+    cupy, (of, other) = load_runtime("gpu").cupy, (BatchNorms(Backend("gpu", rng_seed=1), *shape) for _ in range(2))
+    streams, works = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)], of.candidates(*options)
+    of.poison()
+    of.run()
+    wanted = of.bits()
+    cupy.cuda.Device().synchronize()
+    for k, (name, work) in product(range(times), works.items()):
+        with streams[1]:
+            for _ in range(k % 4):
+                other.run()
+        with streams[0]:
+            of.poison()
+            of.be.replay(name, work)
+            if differing := of.differing(wanted):
+                raise AssertionError(f"{name}, run {k}: results {differing} of {len(wanted)} have other bits")
+    cupy.cuda.Device().synchronize()
+    return f"{len(wanted)} results of {len(works)} candidates have the same bits in {times} runs"
 
 
 # --- D: old and new kernels ------------------------------------------------------------------------------------------
@@ -271,10 +302,19 @@ def attentions(run: Run, be: Backend) -> dict[str, Callable[[], object]]:
     return works
 
 
+def batch_norms(run: Run, be: Backend) -> dict[str, Callable[[], object]]:
+    """Batch norm, forward and backward, by the library and by one kernel a pass."""
+    if not are_kernels_enabled():
+        raise NotRun("kernels are disabled")
+    of = BatchNorms(be, *((5, 40004) if run.quick else (64, 401408)))
+    return {"library": of.run, **of.candidates(*ORDERED[: 1 if run.quick else None])}
+
+
 # {name: the dtype, and a function that returns the works of an old and of a new kernel}; each is replayed as a graph
 Works = Callable[[Run, Backend], dict[str, Callable[[], object]]]
 COMPARED: dict[str, tuple[str, Works]] = {
     "attention forward + backward, 16 x 16 x 512 x 64, bfloat16": ("bfloat16", attentions),
+    "batch norm forward + backward, 64 x 401408": ("float32", batch_norms),
 }
 
 

@@ -88,7 +88,7 @@ for cell_name, gates in (("rnn", 1), ("lstm", 4), ("gru", 3)):
     states = [(4, 5)] * (2 if cell_name == "lstm" else 1)
     SYMBOLS[cell_name] = [(3, 10), *weights, *states], SEQUENCES | gate_activation
 SYMBOLS["lstm_state"] = [(4, 10), *SYMBOLS["lstm"][0]], SYMBOLS["lstm"][1]
-SYMBOLS["self_attention"] = [(4, 2, 3, 2, 8)], {"causal": False}
+SYMBOLS["fused_attention"] = [(4, 2, 3, 2, 8)], {"causal": False}
 SYMBOLS["attention_stats"] = [(4, 2, 3, 2, 8)], {"causal": False, "to": "float32"}
 SYMBOLS["sum_unpool"] = [(2, 1, 1, 8)], POOLED | {"mean": True, "to": IMAGES}
 

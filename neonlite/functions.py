@@ -190,7 +190,10 @@ class Transform(Generic[P, R]):
             return derive(call.scalar(result), call.variables, allow_unused=True)
 
         if self.differentiated is None:
-            raise TypeError(f"derivation: expected nl.grad(f) or nl.value_and_grad(f), got {self}")
+            raise TypeError(
+                f"derivation: expected nl.grad(f) or nl.value_and_grad(f), got {self}. Pass one sample to that of the "
+                "gradient, or use pp."
+            )
         f, *options = self.differentiated
         derivation: Derivation = Call(self.__name__, functools.wraps(self)(derive_call), args, kwargs).result
         return derivation

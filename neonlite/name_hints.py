@@ -295,6 +295,11 @@ SCHEDULE = {
     "schedule.get_learning_rate(0.1, epoch=1)": "apply call get_last_lr get_lr",
     "nl.optimizers.Adam(0.1, schedule=schedule); optimize sets the rate of each epoch": "step",
 }
+JIT = {
+    "compiled.f.{name}(x); compiled = nl.jit(f) has a plan for each structure of x: print(compiled.programs[0][1])": (
+        "derivation draw kernel plan pp trees"
+    ),
+}
 COST = {"cost(y, t)": "apply call forward get_cost", "cost.bprop(y, t)": "grad", "cost(y, t).get()": "item"}
 GENERALIZED_COST = {
     "generalized_cost.get_cost(y, t)": "apply call forward item",
@@ -588,6 +593,7 @@ ARRAY_API = NAMES_AND_METHODS | {  # of neonlite.array_api; besides, its functio
     "xp.float32": "bfloat16 float16 half single",
     "xp.float64": "double float",
     "xp.int64": "int long",
+    "xp.linalg.pinv(x) @ vector": "lstsq",
 }
 ARRAY = NAMES_AND_METHODS | {  # of its arrays x; besides, the functions of an array
     "x.astype(xp.bool)": "bool",

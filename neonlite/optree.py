@@ -41,6 +41,7 @@ from neonlite.tree_structure import (
     Info,
     Leaves,
     Triple,
+    flatten_pairs,
     matrix_transpose_axes,
     postorder as postorder,
     untraced,
@@ -605,8 +606,13 @@ def create_composite(
     """Return the node of a composite op. Its leaves are those of its operands, and those of its formula.
 
     For a known structure, the formula is evaluated when it is needed, if it is one of the table and adds nothing but
-    numbers, and if none of these is one of the operands, as both would be one leaf.
+    numbers, and if none of these is one of the operands, as both would be one leaf. An op of a library may
+    be the node instead.
     """
+    if op.fuse is not None:
+        fused: OpTreeNode | None = op.fuse(be or backend_of(a, b), *flatten_pairs(a, b), **dict(attrs))
+        if fused is not None:
+            return fused
     node: OpTreeNode = _new(OpTreeNode)
     node.left, node.right = a, b
     structures = (be or backend_of(a, b)).structures

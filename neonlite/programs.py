@@ -19,7 +19,7 @@ from threading import get_ident
 from types import FunctionType, MethodType
 from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, overload
 
-from neonlite import typing
+from neonlite import name_hints, typing
 from neonlite.backend.concurrency import Cache, create_lock
 from neonlite.backend.creation import new_tensor
 from neonlite.backend.objects import AttributeSnapshot
@@ -418,6 +418,7 @@ class Compiled(NamedTuple):
     arrays: list[Any]  # for each result, the array of ``neonlite.array_api`` that it is like, or None; empty if none is
 
 
+@name_hints.add_hints(name_hints.JIT)
 class Jit(Untracked, Generic[P, R]):
     """A compiled function: what ``jit(f)`` returns. ``f.programs`` lists what was compiled."""
 

@@ -479,6 +479,7 @@ def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "dataset": data.iris(), "data": data.ArrayIterator(X, y, nclass=3), "error": be.ones((3, 3)), "y": y,
         "indices": be.zeros((3, 3), dtype="int32"), "mask": x > 1, "dtype": "float64", "path": "m.neon",
         "file": "x.npy", "state": model.optimizer.get_state(), "autodiff": nl.Autodiff(be.exp(x)),
+        "compiled": nl.jit(nl.grad(be.mean)),
         "runtime": "cpu", "math": __import__("math"), "rng": be.array_api.random.default_rng(0),
     }  # fmt: skip
 
@@ -743,7 +744,7 @@ TABLES = {
     "data": name_hints.DATA, "dataset": name_hints.DATASET, "history": name_hints.HISTORY,
     "cost": name_hints.COST, "generalized_cost": name_hints.GENERALIZED_COST,
     "metric": name_hints.METRIC, "transform": name_hints.TRANSFORM, "initializer": name_hints.INITIALIZER,
-    "autodiff": name_hints.AUTODIFF, "rng": name_hints.GENERATOR,
+    "autodiff": name_hints.AUTODIFF, "compiled": name_hints.JIT, "rng": name_hints.GENERATOR,
 }  # fmt: skip
 
 

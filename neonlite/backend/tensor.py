@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -183,7 +183,7 @@ class Tensor(Operand):
         """
         if callable(self.unread_updates):
             self.unread_updates()
-        return cast("tuple[str, int] | None", self.unread_updates)
+        return self.unread_updates  # type: ignore[return-value]
 
     @updates.setter
     def updates(self, value: tuple[str, int] | None) -> None:

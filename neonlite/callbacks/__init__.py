@@ -398,7 +398,8 @@ class Callbacks(NervanaObject, CallbacksBase):
         """Return the callbacks that this process runs, by priority."""
         parallel = self.model.data_parallel
         is_rank_0 = parallel is None or parallel.communicator.rank == 0
-        return sorted((x for x in self.callbacks if is_rank_0 or not x.rank_0_only), key=attrgetter("priority"))
+        own = self.callbacks if is_rank_0 else [x for x in self.callbacks if not x.rank_0_only]
+        return sorted(own, key=attrgetter("priority"))
 
     def on_train_begin(self, epochs: int) -> None:
         self.check_callbacks()

@@ -213,7 +213,7 @@ class MultiHeadAttention(ParameterLayer):
         drops = mask_of is not None and self.keep < 1
         if not drops and self.mask is None and self.alibi_bias is None:
             shape = T, x.shape[1] // T, 3, self.heads, F // self.heads
-            if be.primitives.computes_attention(shape, x.info.dtype, self.causal):
+            if be.primitives.computes_attention([shape], x.info.dtype, self.causal):
                 return self.build_fused_output(x, shape)
         weights, v = self.build_weights(x)
         if mask_of is not None and drops:
@@ -237,7 +237,7 @@ class MultiHeadAttention(ParameterLayer):
         be, F = self.be, self.nin
         qkv = x.T @ self.W_qkv.T
         qkv = qkv if self.bias is None else qkv + be.reshape(self.b_qkv, (1, -1))
-        context = be.build("self_attention", be.reshape(qkv, shape), causal=self.causal)
+        context = be.build("fused_attention", be.reshape(qkv, shape), causal=self.causal)
         y = self.W_out @ be.reshape(context, (-1, F)).T
         return y if self.bias is None else y + self.b_out
 

@@ -16,7 +16,8 @@ from neonlite.layers.activation import ActivationLike, check_activation
 from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.parameter import InitLike, ParameterLayer, ParameterSpec, fill_parameter
 from neonlite.messages import describe
-from neonlite.ops.recurrent import CELLS, build_variadic, gru_step, lstm_step, rnn_step, take_columns, take_rows
+from neonlite.ops.functions import build_variadic
+from neonlite.ops.recurrent import CELLS, gru_step, lstm_step, rnn_step, take_columns, take_rows
 from neonlite.optree import Operand
 from neonlite.transforms import Identity, Logistic, Rectlin, Tanh, Transform
 from neonlite.typing import LayerShape, NativeArray

@@ -62,6 +62,9 @@ class Op:
     formula : callable or None
         ``formula(be, *operands, **attrs)`` returns the value as an op-tree, which gives the derivatives without a rule;
         for a composite op also shape and dtype. 16-bit floats are cast to float32, and the result back.
+    fuse : callable or None
+        For a composite op: ``fuse(be, *operands, **attrs)`` returns the op of a library that computes it, as an
+        op-tree; None where there is none.
     is_estimator : bool, default False
         Whether the gradient rule of a composite op estimates a derivative that the formula does not have.
     shape_fn, strides_fn, flops_fn : callable or None
@@ -99,6 +102,7 @@ class Op:
     arity: int = 1
     kind: str = "elementwise"
     formula: Callable[..., Any] | None = None
+    fuse: Callable[..., Any] | None = None
     is_estimator: bool = False
     # the result's shape, cost and dtype
     shape_fn: Callable[..., Shape] | None = None
@@ -496,7 +500,8 @@ OP_TABLE: tuple[Op, ...] = (
        composites.group_norm(be, x, gamma, beta, groups=max(1, x.shape[0]), eps=eps), arity=-1,
        doc="images (C, H, W, N), each channel of each sample normalized", **COMPOSITE),
     Op("attention", formula=composites.attention, arity=-1,
-       doc="scaled dot-product attention, softmax(q k^T / sqrt(d)) v", promoted_operands=slice(0, 3), **COMPOSITE),
+       doc="scaled dot-product attention, softmax(q k^T / sqrt(d)) v", promoted_operands=slice(0, 3),
+       fuse=composites.fuse_attention, **COMPOSITE),
     Op("quantized_dot", formula=composites.quantized_dot, arity=-1,
        doc="W x of weights of int8 or bfloat16, and x rounded to it", **QUANTIZED),
     Op("quantized_conv", formula=composites.quantized_conv, arity=-1,
@@ -546,17 +551,17 @@ OP_TABLE: tuple[Op, ...] = (
        formula=recurrent.final_cell_state, shape_fn=recurrent.state_shape, flops_fn=functions.no_flops,
        **RECURRENCE, **NO_METHOD),
     *recurrent_ops("gru", recurrent.gru, 5, "a GRU"),
-    # --- attention that a library computes: queries, keys and values (T, N, 3, heads, d) ---
-    Op("self_attention", run_formula(composites.self_attention), composites.grad_self_attention,
-       "softmax(q k^T / sqrt(d)) v of all heads", formula=composites.self_attention,
+    # --- attention that a library computes, of q, k and v, or of x (T, N, 3, heads, d) ---
+    Op("fused_attention", run_formula(composites.fused_attention), composites.grad_fused_attention,
+       "softmax(q k^T / sqrt(d)) v of all heads", formula=composites.fused_attention, arity=-1,
        shape_fn=composites.attention_shape, flops_fn=composites.attention_flops, **ATTENTION),
     Op("attention_stats", run_formula(composites.attention_stats), doc="ln sum(e^(q k^T / sqrt(d))) of each query",
-       formula=composites.attention_stats, shape_fn=composites.attention_stats_shape,
+       formula=composites.attention_stats, arity=-1, shape_fn=composites.attention_stats_shape,
        **ATTENTION | {"result_dtype": "explicit", "promoted_operands": slice(0)}),
-    Op("self_attention_backward", run_formula(composites.self_attention_backward), arity=4,
-       doc="the gradient of self_attention, from its error, result, operand and stats",
-       formula=composites.self_attention_backward, shape_fn=lambda dz, z, x, stats, causal: x,
-       flops_fn=composites.attention_flops, **ATTENTION | {"promoted_operands": slice(0, 3)}),
+    Op("fused_attention_backward", run_formula(composites.fused_attention_backward), arity=-1,
+       doc="the gradient of an operand of fused_attention, from its error, result, operands and stats",
+       formula=composites.fused_attention_backward, shape_fn=composites.attention_backward_shape,
+       flops_fn=composites.attention_backward_flops, **ATTENTION | {"promoted_operands": slice(0, -1)}),
     # --- linear algebra: matrices on the last two axes ---
     Op("tril", lambda xp, x, *, k=0: xp.tril(x, k=k),
        lambda be, dz, z, x, k=0: (be.tril(dz, k),), "x with 0 above diagonal k of its matrices",

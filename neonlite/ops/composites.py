@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
-from neonlite.ops.functions import Gradients, Shape
+from neonlite.ops.functions import Gradients, Shape, build_variadic
 from neonlite.typing import HALF_DTYPES, AxisLike, BackendBase, Operand
 
 GELU_SCALE = math.sqrt(8 / math.pi)
@@ -261,7 +261,7 @@ def per_channel(be: BackendBase, x: Operand, p: Operand | None) -> Operand | Non
 
 def attention(be: BackendBase, q: Operand, k: Operand, v: Operand, mask: Operand | None = None) -> Operand:
     """Return ``softmax(q k^T / sqrt(d)) v``."""
-    if q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[:-2] != k.shape[:-2]:
+    if not are_attended(q.shape, k.shape, v.shape):
         raise ValueError(
             f"expected q (..., T, d), k (..., S, d) and v (..., S, e), got {q.shape}, {k.shape} and {v.shape}"
         )
@@ -269,26 +269,45 @@ def attention(be: BackendBase, q: Operand, k: Operand, v: Operand, mask: Operand
     return (be.softmax(scores, -1) if mask is None else be.masked_softmax(scores, mask, -1)) @ v
 
 
-# --- self-attention of x (T, N, 3, H, d): the queries, keys and values of H heads, for T steps of N sequences ---
+def fuse_attention(be: Any, *operands: Operand) -> Any:
+    """Return the op of a library for the attention of 16-bit q, k and v; None with a mask, or where there is none."""
+    dtypes = [x.info.dtype if hasattr(x, "info") else "" for x in operands]
+    if len(dtypes) != 3 or len({*dtypes}) > 1 or dtypes[0] not in HALF_DTYPES:
+        return None
+    shapes = [x.shape for x in operands]
+    if not are_attended(*shapes) or not be.primitives.computes_attention(shapes, dtypes[0], causal=False):
+        return None
+    return build_variadic(be, "fused_attention", *operands, causal=False)
+
+
+# --- attention that a library computes ---
 #
-# The last axes are those of features, so that products write and read such arrays as matrices. These are functions of
-# arrays or of op-trees: the forward functions of ops and their formulas.
+# The operands are the queries, keys and values (..., T, d), (..., S, d), (..., S, e); or x (T, N, 3, H, d), those of H
+# heads, for T steps of N sequences, whose gradient is one array, too. The last axes are those of features, so that
+# products write and read such arrays as matrices. These are functions of arrays or of op-trees: the forward functions
+# of ops and their formulas.
 
 MAX_EXPONENT = 80.0  # of weights that a mask sets to 0, so that they do not overflow before
 
 
-def attention_scores(be: Any, x: Any) -> list[Any]:
-    """Return the scores ``q k^T / sqrt(d)`` (N, H, T, T), and q, k and v (N, H, T, d)."""
+def attention_scores(be: Any, *operands: Any) -> list[Any]:
+    """Return the scores ``q k^T / sqrt(d)``, and q, k and v (..., T, d)."""
+    q, k, v = operands if len(operands) == 3 else split_heads(be, *operands)
+    return [q @ transpose_matrices(be, k) * q.shape[-1] ** -0.5, q, k, v]
+
+
+def split_heads(be: Any, x: Any) -> list[Any]:
+    """Return the queries, keys and values (N, H, T, d) of x."""
     T, N, _, H, d = x.shape
     x = be.build("transpose", x, axes=(2, 1, 3, 0, 4))
     box = (0, N, 1), (0, H, 1), (0, T, 1), (0, d, 1)
-    q, k, v = (be.build("reshape", be.build("slice", x, index=((n, 1, 1), *box)), to=(N, H, T, d)) for n in range(3))
-    return [q @ transpose_matrices(be, k) * d**-0.5, q, k, v]
+    return [be.build("reshape", be.build("slice", x, index=((n, 1, 1), *box)), to=(N, H, T, d)) for n in range(3)]
 
 
 def transpose_matrices(be: Any, x: Any) -> Any:
-    """Return the transposes of matrices (N, H, m, n)."""
-    return be.build("transpose", x, axes=(0, 1, 3, 2))
+    """Return the transposes of matrices (..., m, n)."""
+    *stack, m, n = range(x.ndim)
+    return be.build("transpose", x, axes=(*stack, n, m))
 
 
 def exponentials(be: Any, scores: Any, largest: Any, causal: bool) -> Any:
@@ -297,65 +316,100 @@ def exponentials(be: Any, scores: Any, largest: Any, causal: bool) -> Any:
     return be.build("tril", e, k=0) if causal else e
 
 
-def attention_stats(be: Any, x: Any, *, causal: bool, to: str) -> Any:
-    """Return ``ln sum(e^scores)``, (N, H, T, 1), in a dtype."""
-    scores, *_ = attention_scores(be, be.build("cast", x, to=to))
+def attention_stats(be: Any, *operands: Any, causal: bool, to: str) -> Any:
+    """Return ``ln sum(e^scores)``, (..., T, 1), in a dtype."""
+    scores, *_ = attention_scores(be, *(be.build("cast", x, to=to) for x in operands))
     return log_sum(be, scores, causal)
 
 
 def log_sum(be: Any, scores: Any, causal: bool) -> Any:
     """Return ``ln sum(e^scores)`` of the scores of each query, those of later steps excluded if causal."""
-    lowest = be.build("min", scores, axis=(3,), keepdims=True)
+    over_keys: Any = {"axis": (scores.ndim - 1,), "keepdims": True}
+    lowest = be.build("min", scores, **over_keys)
     above = scores - lowest  # 0 for later steps does not change the maximum
     seen = be.build("tril", above, k=0) if causal else above
-    largest = be.build("stop_gradient", lowest + be.build("max", seen, axis=(3,), keepdims=True))
+    largest = be.build("stop_gradient", lowest + be.build("max", seen, **over_keys))
     e = exponentials(be, scores, largest, causal)
-    return largest + be.build("log", be.build("sum", e, axis=(3,), keepdims=True))
+    return largest + be.build("log", be.build("sum", e, **over_keys))
 
 
-def self_attention(be: Any, x: Any, *, causal: bool) -> Any:
-    """Return ``softmax(scores) v``, (T, N, H, d)."""
-    scores, *_, v = attention_scores(be, x)
-    weights = exponentials(be, scores, log_sum(be, scores, causal), causal)
-    return be.build("transpose", weights @ v, axes=(2, 0, 1, 3))
+def fused_attention(be: Any, *operands: Any, causal: bool) -> Any:
+    """Return ``softmax(scores) v``, (..., T, e); of x (T, N, H, d)."""
+    scores, *_, v = attention_scores(be, *operands)
+    z = exponentials(be, scores, log_sum(be, scores, causal), causal) @ v
+    return z if len(operands) == 3 else be.build("transpose", z, axes=(2, 0, 1, 3))
 
 
-def self_attention_backward(be: Any, dz: Any, z: Any, x: Any, stats: Any, *, causal: bool) -> Any:
-    """Return dE/dx, given the result z of self_attention, its error dz and the stats."""
-    scores, q, k, v = attention_scores(be, x)
-    weights, (T, N, _, H, d) = exponentials(be, scores, stats, causal), x.shape
-    products = be.build("transpose", be.build("sum", dz * z, axis=(3,), keepdims=True), axes=(1, 2, 0, 3))
-    dz = be.build("transpose", dz, axes=(1, 2, 0, 3))
-    dscores = weights * (dz @ transpose_matrices(be, v) - products) * d**-0.5
+def fused_attention_backward(be: Any, dz: Any, z: Any, *others: Any, causal: bool, part: int) -> Any:
+    """Return the gradient of one of the operands, given the result z, its error dz, the operands and the stats."""
+    *operands, stats = others
+    scores, q, k, v = attention_scores(be, *operands)
+    weights, factor = exponentials(be, scores, stats, causal), q.shape[-1] ** -0.5
+    if len(operands) == 1:
+        dz, z = (be.build("transpose", x, axes=(1, 2, 0, 3)) for x in (dz, z))
+    products = be.build("sum", dz * z, axis=(z.ndim - 1,), keepdims=True)
+    dscores = weights * (dz @ transpose_matrices(be, v) - products) * factor
     parts = [dscores @ k, transpose_matrices(be, dscores) @ q, transpose_matrices(be, weights) @ dz]
-    parts = [be.build("transpose", part, axes=(2, 0, 1, 3)) for part in parts]
-    return be.concat([be.build("reshape", part, to=(T, N, 1, H, d)) for part in parts], axis=2)
+    if len(operands) == 3:
+        return parts[part]
+    T, N, _, H, d = operands[0].shape
+    parts = [be.build("transpose", x, axes=(2, 0, 1, 3)) for x in parts]
+    return be.concat([be.build("reshape", x, to=(T, N, 1, H, d)) for x in parts], axis=2)
 
 
-def grad_self_attention(be: BackendBase, dz: Operand, z: Operand, x: Operand, causal: bool) -> Gradients:
-    """Return dE/dx by the op that reads the stats of the forward pass."""
-    to = x.info.dtype if x.info.dtype not in HALF_DTYPES else "float32"
-    stats = be.build("attention_stats", x, causal=causal, to=to)
-    others: Any = be.build("pair", z, be.build("pair", x, stats))
-    return (be.build("self_attention_backward", dz, others, causal=causal),)
+def grad_fused_attention(be: BackendBase, dz: Operand, z: Operand, *operands: Operand, causal: bool) -> Gradients:
+    """Return the gradients of the operands by the op that reads the stats of the forward pass."""
+    dtype = operands[0].info.dtype
+    to = dtype if dtype not in HALF_DTYPES else "float32"
+    values = dz, z, *operands, build_variadic(be, "attention_stats", *operands, causal=causal, to=to)
+    backward = "fused_attention_backward"
+    return tuple([build_variadic(be, backward, *values, causal=causal, part=n) for n in range(len(operands))])
 
 
-def attention_shape(x: Shape, **_: object) -> Shape:
-    """Return (T, N, H, d)."""
-    if len(x) != 5 or x[2] != 3:
-        raise ValueError(f"expected queries, keys and values (T, N, 3, H, d), got shape {x}")
-    return x[:2] + x[3:]
+def are_attended(q: Shape, k: Shape, v: Shape) -> bool:
+    """Return whether these are shapes of queries, keys and values."""
+    return len(q) > 1 and (q[:-2], q[-1], k[:-1]) == (k[:-2], k[-1], v[:-1])
 
 
-def attention_stats_shape(x: Shape, **_: object) -> Shape:
-    """Return (N, H, T, 1)."""
-    T, N, H = attention_shape(x)[:3]
-    return (N, H, T, 1)
+def split_shapes(*operands: Shape) -> list[Shape]:
+    """Return the shapes of the queries, keys and values (..., T, d)."""
+    if len(operands) == 1 and len(operands[0]) == 5 and operands[0][2] == 3:
+        T, N, _, H, d = operands[0]
+        return [(N, H, T, d)] * 3
+    if len(operands) == 3 and are_attended(*operands):
+        return [*operands]
+    raise ValueError(
+        "expected queries, keys and values (T, N, 3, H, d), or q (..., T, d), k (..., S, d) and v (..., S, e), got "
+        f"{' and '.join(map(str, operands))}"
+    )
+
+
+def attention_shape(*operands: Shape, **_: object) -> Shape:
+    """Return (..., T, e), or (T, N, H, d)."""
+    heads = split_shapes(*operands)
+    return operands[0][:2] + operands[0][3:] if len(operands) == 1 else heads[0][:-1] + heads[2][-1:]
+
+
+def attention_stats_shape(*operands: Shape, **_: object) -> Shape:
+    """Return (..., T, 1)."""
+    return (*split_shapes(*operands)[0][:-1], 1)
+
+
+def attention_backward_shape(dz: Shape, z: Shape, *others: Shape, part: int, **_: object) -> Shape:
+    """Return the shape of an operand."""
+    return others[part]
 
 
 def attention_flops(z: Shape, *operands: Shape) -> int:
-    """Return the operations of the products: of two forward, and of five backward."""
-    return (4 if len(operands) == 1 else 10) * z[0] * math.prod(z[:2]) * math.prod(z[-2:])
+    """Return the operations of the two products."""
+    q, k, v = split_shapes(*operands)
+    return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
+
+
+def attention_backward_flops(z: Shape, *values: Shape) -> int:
+    """Return the operations of the five products, divided by the number of gradients, which are computed together."""
+    q, k, v = split_shapes(*values[2:-1])
+    return 2 * math.prod(q[:-1]) * k[-2] * (3 * q[-1] + 2 * v[-1]) // len(values[2:-1])
 
 
 # --- int8 and bfloat16 inference ---

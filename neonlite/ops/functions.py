@@ -444,6 +444,14 @@ def run_shift(xp: Namespace, x: NativeArray, y: NativeArray, *, value: bool) -> 
 # --- gradient rules ---
 
 
+def build_variadic(be: Any, op: str, first: Operand, *rest: Operand, **attrs: Any) -> Any:
+    """Return a node of an op of any number of operands."""
+    others = list(rest)
+    while len(others) > 1:
+        others[-2:] = [be.build("pair", *others[-2:])]
+    return be.build(op, first, *others, **attrs)
+
+
 def grad_pow(be: BackendBase, dz: Operand, z: Operand, x: Any, y: Any) -> Gradients:
     """d(x^y) = y x^(y-1) dx + x^y log(x) dy; the first term is 0 where y = 0, the second where x^y = 0 or x = y = 0."""
     if isinstance(y, int | float):

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from neonlite.ops.functions import Gradients, Shape, accumulation_dtype
+from neonlite.ops.functions import Gradients, Shape, accumulation_dtype, build_variadic
 from neonlite.typing import BackendBase, Namespace, NativeArray, Operand
 
 Values = Sequence[Any]  # arrays or op-trees: the states of a step, their errors, and what its backward pass reads
@@ -374,14 +374,6 @@ def sequence_flops(z: Shape, *operands: Shape) -> int:
 def backward_flops(name: str, z: Shape, *values: Shape) -> int:
     """Return twice as many operations as the forward pass has."""
     return 2 * sequence_flops(z, *values[CELLS[name].num_states + 1 :])
-
-
-def build_variadic(be: Any, op: str, first: Operand, *rest: Operand, **attrs: Any) -> Any:
-    """Return a node of an op of any number of operands."""
-    others = list(rest)
-    while len(others) > 1:
-        others[-2:] = [be.build("pair", *others[-2:])]
-    return be.build(op, first, others[0], **attrs)
 
 
 def grad_sequence(name: str, be: BackendBase, dz: Operand, z: Operand, *operands: Operand, **attrs: Any) -> Gradients:

@@ -74,10 +74,10 @@ def test_convolutions_by_cudnn_are_not_run_where_it_is_not_installed() -> None:
 def test_attention_is_compared_with_that_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     with installed():
         monkeypatch.setitem(sys.modules, "cudnn", frontend := Frontend())
-        assert gpu_check.attention() == "24 results as on the CPU"
-        assert [len(graph.heads) for graph in frontend.graphs] == [3, 6] * 4
+        assert gpu_check.attention() == "32 results as on the CPU"
+        assert [len(graph.heads) for graph in frontend.graphs] == [3, 6] * 6
         monkeypatch.setattr(Graph, "_run_attention", lambda *_: None)
-        with pytest.raises(AssertionError, match=r"24 are too far .* float16 causal=False \(48, 165\)"):
+        with pytest.raises(AssertionError, match=r"32 are too far .* float16 causal=False \(48, 165\)"):
             gpu_check.attention()
 
 

@@ -40,7 +40,7 @@ MATRIX_OPS = {op.name for op in OP_TABLE if op.compute_dtypes}  # linear algebra
 CELLS = ("rnn", "lstm", "gru")
 # their results are sums of products: in float32, some of their errors are larger than one of rounding
 RECURRENT = {"lstm_state"} | {f"{cell}{end}" for cell in CELLS for end in ("", "_backward")}
-ATTENTION = {"self_attention", "attention_stats", "self_attention_backward"}
+ATTENTION = {"fused_attention", "attention_stats", "fused_attention_backward"}
 SUMS_OF_PRODUCTS = MATRIX_OPS | RECURRENT | ATTENTION
 # their vectors are unique but for the sign, and are compared by their squares
 SIGN_FREE = {"qr_q", "qr_r", "svd_u", "svd_vh", "eigh_vectors"}
@@ -384,7 +384,17 @@ MAKERS |= dict.fromkeys(sorted(RECURRENT), recurrence)
 def heads(op: Op) -> Iterator[Case]:
     for (T, N, H, d), causal in itertools.product([(3, 2, 1, 2), (1, 1, 2, 1), (4, 1, 2, 3)], [False, True]):
         x, z = (T, N, 3, H, d), (T, N, H, d)
-        operands = (z, z, x, (N, H, T, 1)) if op.name.endswith("backward") else (x,)
+        yield from heads_of(op, (x,), z, (N, H, T, 1), causal)
+    for stack, (T, S, d, e) in itertools.product([(), (2,), (2, 1), (1, 2, 1)], [(2, 3, 4, 2), (3, 2, 1, 3)]):
+        operands = (*stack, T, d), (*stack, S, d), (*stack, S, e)
+        yield from heads_of(op, operands, (*stack, T, e), (*stack, T, 1), T < S)
+
+
+def heads_of(op: Op, operands: tuple[Any, ...], z: Any, stats: Any, causal: bool) -> Iterator[Case]:
+    if op.name.endswith("backward"):
+        for n in range(len(operands)):
+            yield Case(op.name, (z, z, *operands, stats), {"causal": causal, "part": n})
+    else:
         yield Case(op.name, operands, {"causal": causal} | ({"to": "float64"} if "stats" in op.name else {}))
 
 
@@ -490,10 +500,11 @@ METHOD_OF |= {name: lambda be, *xs, op=name, **attrs: be.build(op, *xs, **attrs)
 
 def build_of_many(be: Backend, first: Any, *rest: Any, op: str, **attrs: Any) -> Any:
     """Return the node of an op with more than two operands, which form pairs."""
-    return be.build(op, first, reduce(lambda pair, x: be.build("pair", x, pair), reversed(rest)), **attrs)
+    others = [reduce(lambda pair, x: be.build("pair", x, pair), reversed(rest))] if rest else []
+    return be.build(op, first, *others, **attrs)
 
 
-OF_MANY = {*OF_INT8, *RECURRENT, "self_attention_backward"} - {*CELLS}
+OF_MANY = {*OF_INT8, *RECURRENT, *ATTENTION} - {*CELLS}
 METHOD_OF |= {name: partial(build_of_many, op=name) for name in sorted(OF_MANY)}
 
 

@@ -494,33 +494,50 @@ def query(q: Any, k: Any, v: Any) -> tuple[float, Any]:
     return math.log(math.fsum(e)), sum(w * value for w, value in zip(e, v, strict=True)) / math.fsum(e)
 
 
-def attended(x: Any, causal: bool, part: int) -> Any:
-    """Return one of the results of ``query`` for x (T, N, 3, H, d), (T, N, H) or (T, N, H, d)."""
-    T, N, _, H, d = x.shape
-    out = np.zeros((T, N, H, d) if part else (T, N, H))
-    for t, n, h in np.ndindex(T, N, H):
-        seen = t + 1 if causal else T
-        out[t, n, h] = query(x[t, n, 0, h], x[:seen, n, 1, h], x[:seen, n, 2, h])[part]
+def as_heads(operands: Sequence[Any]) -> list[Any]:
+    """Return q, k and v (..., T, d), also of x (T, N, 3, H, d)."""
+    return list(operands) if len(operands) == 3 else [operands[0][:, :, n].transpose(1, 2, 0, 3) for n in range(3)]
+
+
+def attended(*operands: Any, causal: bool, part: int) -> Any:
+    """Return one of the results of ``query``, (..., T, 1) or (..., T, e)."""
+    q, k, v = as_heads(operands)
+    out = np.zeros((*q.shape[:-1], v.shape[-1] if part else 1))
+    for *at, t in np.ndindex(*q.shape[:-1]):
+        seen = t + 1 if causal else k.shape[-2]
+        keys, values = k[tuple(at)][:seen], v[tuple(at)][:seen]
+        out[(*at, t)] = query(q[(*at, t)], keys, values)[part]
     return out
 
 
-def attention_stats(x: Any, causal: bool, to: str) -> Any:
-    return attended(x, causal, 0).transpose(1, 2, 0)[..., None]
+def attention_stats(*operands: Any, causal: bool, to: str) -> Any:
+    return attended(*operands, causal=causal, part=0)
 
 
-def self_attention_backward(dz: Any, z: Any, x: Any, stats: Any, causal: bool) -> Any:
-    """Return dE/dx, one pair of a query and a key at a time, of weights that the given stats determine."""
-    dz, z, x, out = (a.astype(float) for a in (dz, z, x, np.zeros(x.shape)))
-    for t, n, h in np.ndindex(*z.shape[:3]):
-        q, e, total = x[t, n, 0, h], dz[t, n, h], sum(dz[t, n, h] * z[t, n, h])
-        for s in range(t + 1 if causal else len(x)):
-            k, v = x[s, n, 1:, h]
-            w = math.exp(sum(q * k) / math.sqrt(len(q)) - stats[n, h, t, 0])
-            dscore = w * (sum(e * v) - total) / math.sqrt(len(q))
-            out[t, n, 0, h] += dscore * k
-            out[s, n, 1, h] += dscore * q
-            out[s, n, 2, h] += w * e
-    return out
+def fused_attention(*operands: Any, causal: bool) -> Any:
+    z = attended(*operands, causal=causal, part=1)
+    return z if len(operands) == 3 else z.transpose(2, 0, 1, 3)
+
+
+def fused_attention_backward(dz: Any, z: Any, *others: Any, causal: bool, part: int) -> Any:
+    """Return a gradient, one pair of a query and a key at a time, of weights that the given stats determine."""
+    *operands, stats = others
+    q, k, v = (a.astype(float) for a in as_heads(operands))
+    dz, z = (a.astype(float) if len(operands) == 3 else a.astype(float).transpose(1, 2, 0, 3) for a in (dz, z))
+    dq, dk, dv = (np.zeros(a.shape) for a in (q, k, v))
+    for *at, t in np.ndindex(*q.shape[:-1]):
+        here, e = (*at, t), dz[(*at, t)]
+        for s in range(min(t + 1, k.shape[-2]) if causal else k.shape[-2]):
+            there = (*at, s)
+            w = math.exp(sum(q[here] * k[there]) / math.sqrt(q.shape[-1]) - stats[here][0])
+            dscore = w * (sum(e * v[there]) - sum(e * z[here])) / math.sqrt(q.shape[-1])
+            dq[here] += dscore * k[there]
+            dk[there] += dscore * q[here]
+            dv[there] += w * e
+    gradients = dq, dk, dv
+    if len(operands) == 3:
+        return gradients[part]
+    return np.stack([a.transpose(2, 0, 1, 3) for a in gradients], axis=2)
 
 
 REFERENCE: dict[str, Callable[..., Any]] = {
@@ -769,7 +786,7 @@ REFERENCE |= {
     "quantized_dot": quantized_dot,
     "quantized_conv": quantized_conv,
     **RECURRENT,
-    "self_attention": lambda x, causal: attended(x, causal, 1),
+    "fused_attention": fused_attention,
     "attention_stats": attention_stats,
-    "self_attention_backward": self_attention_backward,
+    "fused_attention_backward": fused_attention_backward,
 }

@@ -184,4 +184,4 @@ def test_self_attention_of_scores_far_from_0_is_that_of_float64(be: Backend, fac
     scores[..., ~np.tri(T, dtype=bool)] = -np.inf if causal else scores[..., ~np.tri(T, dtype=bool)]
     e = np.exp(scores - scores.max(axis=-1, keepdims=True))
     expected = np.einsum("nhts,snhd->tnhd", e / e.sum(axis=-1, keepdims=True), v)
-    np.testing.assert_allclose(be.build("self_attention", x, causal=causal).get(), expected, rtol=2e-3, atol=2e-4)
+    np.testing.assert_allclose(be.build("fused_attention", x, causal=causal).get(), expected, rtol=2e-3, atol=2e-4)

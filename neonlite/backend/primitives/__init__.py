@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.backend.primitives.geometry import ConvLayer, Layout, LRNLayer, PoolLayer, axis_window_offsets
-from neonlite.ops.functions import run_scatter_add
+from neonlite.ops.functions import Shape, run_scatter_add
 from neonlite.ops.images import bin_bounds
 from neonlite.typing import NativeArray as Array, NumPyArray
 
@@ -443,16 +443,29 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """
         raise NotImplementedError
 
-    def computes_attention(self, shape: Sequence[int], dtype: str, causal: bool) -> bool:
-        """Return whether ``attention`` and ``attention_backward`` compute queries, keys and values of a shape."""
+    def computes_attention(self, shapes: Sequence[Shape], dtype: str, causal: bool) -> bool:
+        """Return whether ``attention`` and ``attention_backward`` compute fused_attention of operands."""
         return False
 
-    def attention(self, x: Array, z: Array, stats: Array, *, causal: bool) -> bool:
-        """Compute self_attention and its stats and return True, or return False where that fails."""
+    def attention(self, q: Array, k: Array, v: Array, z: Array, stats: Array, *, causal: bool) -> bool:
+        """Compute fused_attention of heads (N, H, T, d), and its stats, and return True, or False where that fails."""
         raise NotImplementedError
 
-    def attention_backward(self, dz: Array, z: Array, x: Array, stats: Array, dx: Array, *, causal: bool) -> bool:
-        """Compute the gradient of self_attention and return True, or return False where that fails."""
+    def attention_backward(
+        self,
+        dz: Array,
+        z: Array,
+        q: Array,
+        k: Array,
+        v: Array,
+        stats: Array,
+        dq: Array,
+        dk: Array,
+        dv: Array,
+        *,
+        causal: bool,
+    ) -> bool:
+        """Compute the gradients of fused_attention and return True, or return False where that fails."""
         raise NotImplementedError
 
     def computes_quantized(self, dtype: str, layer: Any) -> bool:

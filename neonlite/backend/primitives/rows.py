@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -14,7 +14,7 @@ from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import ConvLayer, ImageShape, PoolLayer, ReorderedImages, image_shape
 from neonlite.backend.primitives.recurrent import CompilePlan, find_recurrences
-from neonlite.ops import OPS, Op
+from neonlite.ops import OPS, Op, composites
 from neonlite.ops.functions import Shape, is_transposed
 from neonlite.ops.images import check_regions
 from neonlite.tree_structure import Constant
@@ -129,7 +129,7 @@ def find_primitive(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
         return rounded_call(primitives, plan, v)
     if step.op in (QUANTIZED_DOT, QUANTIZED_CONV):
         return quantized_call(primitives, plan, v)
-    if step.op.name in ("self_attention", "self_attention_backward"):
+    if step.op.name in ("fused_attention", "fused_attention_backward"):
         return attention_call(primitives, plan, v)
     if (found := image_layer(primitives, plan, v)) is None:
         return None
@@ -246,32 +246,56 @@ def quantized_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> Primi
 
 
 def attention_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall | None:
-    """Return self-attention with its stats, or its gradient; None where no primitive computes it."""
-    step = plan.step_of(v)
+    """Return fused_attention with its stats, or its gradients; None where no primitive computes them."""
+    step, xp = plan.step_of(v), primitives.xp
     inputs, causal = cast("tuple[int, ...]", step.inputs), step.attrs["causal"]
-    x = inputs[0 if len(inputs) == 1 else 2]
-    if not primitives.computes_attention(plan.shape(x), plan.dtype(x), causal):
+    is_backward = step.op.name == "fused_attention_backward"
+    shapes = [plan.shape(x) for x in (inputs[2:-1] if is_backward else inputs)]
+    if not primitives.computes_attention(shapes, step.dtype, causal):
         return None
-    stats = find_indices_of(plan, v)
-    outputs = (v,) if stats is None else (v, stats)
-    strided = [n for n, x in enumerate(inputs) if not plan.is_contiguous(x)]
-    stats_shape = OPS["attention_stats"].shape_fn(plan.shape(x))  # type: ignore[misc]
+    results = {n: (shape, step.dtype) for n, shape in enumerate(shapes)}
+    if not is_backward:
+        results = {0: (step.shape, step.dtype), 1: (composites.attention_stats_shape(*shapes), "float32")}
+    stage = plan.stages[plan.stage_of[v]].steps
+    computed = {plan.step_of(u).attrs.get("part", int(u != v)): u for u in stage}  # {number of a result: its step}
+    copied = [n for n, x in enumerate(inputs) if not has_rows_of_packs(plan, x)]
+    function: Callable[..., bool] = primitives.attention_backward if is_backward else primitives.attention
+
+    def heads(x: NativeArray) -> NativeArray:
+        """Return an array as (N, H, T, d)."""
+        return primitives.runtime.reshape(x, (-1, *x.shape[-3:])) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
+
+    def whole(x: NativeArray) -> NativeArray:
+        return heads(x) if len(shapes) == 3 else xp.permute_dims(x, (1, 2, 0, 3))
+
+    def parts(arrays: Sequence[NativeArray]) -> list[NativeArray]:
+        return [*map(heads, arrays)] if len(shapes) == 3 else [whole(arrays[0][:, :, n]) for n in range(3)]
 
     def run(*arrays: NativeArray) -> None:
-        operands, results = list(arrays[: len(inputs)]), arrays[len(inputs) :]
-        for n in strided:
+        operands, written = list(arrays[: len(inputs)]), dict(zip(computed, arrays[len(inputs) :], strict=True))
+        for n in copied:
             operands[n] = contiguous_copy(primitives, n, operands[n])
-        if len(inputs) > 1:
-            is_computed = primitives.attention_backward(*operands, *results, causal=causal)
+        outs = []
+        for n, (shape, dtype) in results.items():
+            like = xp.empty(0, dtype=getattr(xp, dtype)) if dtype == "float32" else operands[0]
+            outs.append(written[n] if n in written else primitives.get_workspace(f"attention {n}", shape, like))
+        if is_backward:
+            dz, z, *values, stats = operands
+            views = [whole(dz), whole(z), *parts(values), heads(stats), *parts(outs)]
         else:
-            like = primitives.xp.empty(0, dtype=primitives.xp.float32)
-            unread = () if stats is not None else (primitives.get_workspace("attention stats", stats_shape, like),)
-            is_computed = primitives.attention(*operands, *results, *unread, causal=causal)
-        if not is_computed:
-            for u, out in zip(outputs, results, strict=True):
-                out[...] = plan.step_of(u).op.run(primitives.xp, *operands, **plan.step_of(u).attrs)
+            views = [*parts(operands), whole(outs[0]), heads(outs[1])]
+        if not function(*views, causal=causal):
+            for n, u in computed.items():
+                written[n][...] = plan.step_of(u).op.run(xp, *operands, **plan.step_of(u).attrs)
 
-    return PrimitiveCall(run, inputs, outputs, is_repeatable=not strided)
+    return PrimitiveCall(run, inputs, tuple(computed.values()), is_repeatable=not copied)
+
+
+def has_rows_of_packs(plan: Plan, x: int) -> bool:
+    """Return whether a value is contiguous, or its last axis is and the strides of the others are multiples of 8."""
+    strides = plan.strides.get(x, ())
+    is_strided = 1 < len(strides) < 5 and strides[-1] == 1 and all(n > 0 and n % 8 == 0 for n in strides[:-1])
+    return plan.is_contiguous(x) or is_strided
 
 
 def roi_call(primitives: ReferencePrimitives, plan: Plan, v: int) -> PrimitiveCall | None:
@@ -308,17 +332,17 @@ def join_results(primitives: ReferencePrimitives, plan: Plan) -> None:
     These are maxima and their positions, attention and its stats, normalized images or rows and their statistics, and
     gradients.
     """
-    first = {
-        (step.op.name, step.inputs, tuple(step.attrs.items())): v
-        for v, step in plan.numbered_steps
-        if step.op.name in JOINED.values()
-        and (step.op.name not in OPS or find_primitive(primitives, plan, v) is not None)
-    }
+    first: dict[tuple[Any, ...], int] = {}
     more: dict[int, list[int]] = {}
+    for v, step in plan.numbered_steps:
+        if step.op.name in JOINED.values() and (
+            step.op.name not in OPS or find_primitive(primitives, plan, v) is not None
+        ):
+            first.setdefault((step.op.name, step.inputs, *shared_attrs(step)), v)
     for w, step in plan.numbered_steps:
         if step.op.name in JOINED:
-            attrs = tuple(item for item in step.attrs.items() if item[0] != "to")
-            if (v := first.get((JOINED[step.op.name], step.inputs, attrs))) is not None:
+            v = first.get((JOINED[step.op.name], step.inputs, *shared_attrs(step)), w)
+            if v != w:
                 more.setdefault(v, []).append(w)
     if more:
         moved = {w for others in more.values() for w in others}
@@ -329,6 +353,11 @@ def join_results(primitives: ReferencePrimitives, plan: Plan) -> None:
                 if stage.steps[0] not in moved
             ]
         )
+
+
+def shared_attrs(step: Step) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes that steps which one primitive computes have in common."""
+    yield from (item for item in step.attrs.items() if item[0] not in ("to", "part"))
 
 
 def join_reorders(plan: Plan) -> None:
@@ -491,7 +520,8 @@ QUANTIZED_DOT, QUANTIZED_CONV = (
 # the results of an op with a number of operands, of which only those are stored that are read
 RESULTS = {(NORMALIZED, n): (NORMALIZED, MEANS, VARIANCES) for n in (1, 3)}
 RESULTS |= {(NORMALIZED_BACKWARD, 5): (NORMALIZED_BACKWARD, GAMMA_BACKWARD, BETA_BACKWARD)}
-JOINED = {"max_pool_indices": "max_pool", "attention_stats": "self_attention"}
+JOINED = {"max_pool_indices": "max_pool", "attention_stats": "fused_attention"}
+JOINED |= {"fused_attention_backward": "fused_attention_backward"}  # of q, of k and of v
 JOINED |= {x.name: main.name for main, *more in RESULTS.values() for x in more}
 TRANSPOSED = Op("transposed", doc="a contiguous copy of a transpose", kind="library", has_method=False)
 REORDER = Op("reorder", OPS["transpose"].run, doc="images copied to another layout", kind="library", has_method=False)

@@ -7,6 +7,7 @@ of the group ``neonlite.runtimes``.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 import site
@@ -268,6 +269,11 @@ def short_spin_wait() -> Iterator[None]:
 def min_gemm_work() -> int:
     """Return the number of multiply-adds up to which NumPy computes a product faster than MKL and oneDNN."""
     return MIN_GEMM_WORK * (ONE_THREAD_FACTOR if get_num_threads() == 1 else 1)
+
+
+def gemm_work(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    """Return the number of multiply-adds of a product of matrices or stacks of these shapes."""
+    return math.prod(np.broadcast_shapes(a[:-2], b[:-2])) * math.prod(a[-2:]) * b[-1]
 
 
 def library_folders() -> list[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import c_double, c_float, c_int, c_int64, c_void_p
 from functools import cache, cached_property
@@ -18,6 +19,7 @@ import numpy as np
 from neonlite.backend import runtimes
 from neonlite.backend.concurrency import Cache, get_num_threads
 from neonlite.backend.runtimes.numpy import NumPyPrimitives, NumPyRuntime
+from neonlite.ops.functions import Shape
 from neonlite.typing import NumPyArray as Array
 
 LIBRARY_PATTERNS = ("libmkl_rt.so.?", "mkl_rt.?.dll")  # file names in the packages of pip and conda
@@ -149,6 +151,12 @@ class MKLMatmul(NumPyPrimitives):
             np.matmul(a, b, out=c)
         elif not self._try_gemm(a, b, c, alpha, beta, is_batch_reduce=False):
             super().gemm(a, b, c, alpha, beta)
+
+    def find_gemm(self, dtypes: Sequence[str], a: Shape, b: Shape) -> Callable[..., None]:
+        """Return the function (a, b, out) of a product: that of NumPy where ``gemm`` would call it only."""
+        is_vector = 1 in (a[-2], b[-1]) and len(a) == len(b) == 2
+        is_small = is_vector or runtimes.gemm_work(a, b) <= runtimes.min_gemm_work()
+        return super().find_gemm(dtypes, a, b) if is_small else self.gemm
 
     def batch_reduce_gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha sum_x a[x] b[x] + beta c``, accumulated in c."""

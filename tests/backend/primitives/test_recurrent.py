@@ -13,7 +13,8 @@ from neonlite import Autodiff, Backend
 from neonlite.backend.primitives import recurrent
 from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.ops import OPS
-from neonlite.ops.recurrent import build_variadic, take_columns
+from neonlite.ops.functions import build_variadic
+from neonlite.ops.recurrent import take_columns
 
 USES_PRIMITIVES = [name for name in RUNTIMES if name in ("cpu", "mkl", "gpu", "simulated")]
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}

@@ -16,7 +16,7 @@ from helpers.runtimes import RUNTIMES_WITH_ARENA, assert_same_memory, back
 from neonlite import Autodiff, Backend
 from neonlite.name_hints import MissingAttribute
 from neonlite.ops import OP_TABLE, OPS, SYNONYMS
-from neonlite.ops.recurrent import build_variadic
+from neonlite.ops.functions import build_variadic
 from neonlite.optree import OpTreeNode
 
 

@@ -32,6 +32,7 @@ from neonlite.backend.runtimes.cuda.kernels import KernelLauncher, workspace_lim
 from neonlite.backend.runtimes.cuda.libraries import PerThread
 from neonlite.backend.runtimes.cuda.op_templates import substitute
 from neonlite.backend.validation import warn
+from neonlite.ops.functions import Shape, contiguous_strides
 from neonlite.typing import HALF_DTYPES, NativeArray
 
 SPATIAL_AXES = "zyx"
@@ -286,14 +287,19 @@ class CudnnPlan(NamedTuple):
 
 
 class AttentionShape(NamedTuple):
-    """What determines self-attention of queries, keys and values (T, N, 3, heads, depth)."""
+    """What determines attention: the shapes (N, heads, steps, features) and strides of Q, K, V and the result.
+
+    Of its derivative, the tensors are Q, K, V, the error of the result, the result, and the gradients of Q, K and V.
+    """
 
     dtype: str
-    steps: int
-    batch_size: int
-    heads: int
-    depth: int
     causal: bool
+    tensors: tuple[tuple[Shape, Shape], ...]
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it is the derivative."""
+        return len(self.tensors) > 4
 
 
 class CudnnHandle:
@@ -357,10 +363,10 @@ class Cudnn:
         key = operation, layer.dtype, *geometry(layer), layout, tf32, bias, relu
         return self._find_plan(key, layer, build)
 
-    def attention_plan(self, shape: AttentionShape, is_backward: bool) -> CudnnPlan | None:
+    def attention_plan(self, shape: AttentionShape) -> CudnnPlan | None:
         """Return the cached plan of attention or its derivative, built on first use; None if cuDNN has none."""
-        key = "attention" + "_backward" * is_backward, shape
-        return self._find_plan(key, shape, partial(self._build_attention_plan, shape, is_backward))
+        key = "attention" + "_backward" * shape.is_backward, shape
+        return self._find_plan(key, shape, partial(self._build_attention_plan, shape))
 
     def _find_plan(self, key: tuple[Any, ...], what: object, build: Callable[[], CudnnPlan]) -> CudnnPlan | None:
         """Return a cached plan, or build it; None if cuDNN has none."""
@@ -457,35 +463,31 @@ class Cudnn:
         graph.deselect_workspace_greater_than(self.max_bytes)
         graph.check_support()
 
-    def _build_attention_plan(self, shape: AttentionShape, is_backward: bool) -> CudnnPlan:
+    def _build_attention_plan(self, shape: AttentionShape) -> CudnnPlan:
         """Build the graph of attention or its derivative, with the choice of cuDNN's heuristics.
 
-        Its arrays are Q, K and V, the result and the stats; or these five after the error of the result, which is
-        after Q, K and V, and the gradients of Q, K and V.
+        The stats are after the result.
         """
-        frontend, (dtype, T, N, H, d, causal) = self.frontend, shape
+        frontend, (dtype, causal, ((dims, _), *_)) = self.frontend, shape
         data_type, float32 = getattr(frontend.data_type, CUDNN_DATA_TYPES[dtype]), frontend.data_type.FLOAT
         graph = frontend.pygraph(
             handle=self.handle(), io_data_type=data_type, intermediate_data_type=float32, compute_data_type=float32
         )
-        part, whole, stats = (  # dimensions (N, H, T, d), and strides, of (T, N, 3, H, d), (T, N, H, d), (N, H, T, 1)
-            ([N, H, T, d], [3 * H * d, d, 3 * N * H * d, 1], data_type),
-            ([N, H, T, d], [H * d, d, N * H * d, 1], data_type),
-            ([N, H, T, 1], [H * T, T, 1, 1], float32),
-        )
-
-        def tensors(*descriptions: tuple[list[int], list[int], Any]) -> list[Any]:
-            return [graph.tensor(dim=dim, stride=stride, data_type=t) for dim, stride, t in descriptions]
-
-        operands = dict(zip("qkv", tensors(part, part, part), strict=True))
-        options = {"attn_scale": d**-0.5, "use_causal_mask": causal}
-        if is_backward:
-            operands |= dict(zip(("dO", "o", "stats"), tensors(whole, whole, stats), strict=True))
+        of_stats = (*dims[:-1], 1)
+        described = [(*tensor, data_type) for tensor in shape.tensors]
+        described.insert(5 if shape.is_backward else 4, (of_stats, contiguous_strides(of_stats), float32))
+        names = ("q", "k", "v", "dO", "o", "stats") if shape.is_backward else ("q", "k", "v")
+        operands = {
+            name: graph.tensor(dim=list(dim), stride=list(stride), data_type=kind)
+            for name, (dim, stride, kind) in zip(names, described, strict=False)
+        }
+        options = {"attn_scale": dims[-1] ** -0.5, "use_causal_mask": causal}
+        if shape.is_backward:
             results = graph.sdpa_backward(**operands, **options, use_deterministic_algorithm=True)
         else:
             results = graph.sdpa(**operands, **options, generate_stats=True)
-        for x, (dim, stride, t) in zip(results, [part] * 3 if is_backward else [whole, stats], strict=True):
-            x.set_output(True).set_dim(dim).set_stride(stride).set_data_type(t)
+        for x, (dim, stride, kind) in zip(results, described[len(names) :], strict=True):
+            x.set_output(True).set_dim(list(dim)).set_stride(list(stride)).set_data_type(kind)
         self._create_plans(graph)
         graph.build_plans()
         uids = [x.get_uid() for x in (*operands.values(), *results)]
@@ -554,6 +556,27 @@ def read_plan_table(version: int) -> dict[str, str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         warn(f"the plan table NEONLITE_PLANS={path} is not used: {error!r}", RuntimeWarning)
         return {}
+
+
+def with_free_strides(shape: Shape, strides: Sequence[int]) -> tuple[Shape, Shape]:
+    """Return a shape and strides, in which those of axes of one element, which are arbitrary, are set."""
+    found = list(strides)
+    for n in range(len(shape) - 2, -1, -1):
+        if shape[n] == 1:
+            found[n] = found[n + 1] * shape[n + 1]
+    return shape, tuple(found)
+
+
+def attention_tensors(shapes: Sequence[Shape]) -> list[tuple[Shape, Shape]]:
+    """Return the shapes (N, H, T, d) and strides of Q, K, V and the result, for contiguous operands."""
+    if len(shapes) == 3:
+        q, k, v = [
+            (1,) * (4 - len(shape)) + (math.prod(shape[:-3]),) * (len(shape) > 3) + shape[-3:] for shape in shapes
+        ]
+        return [with_free_strides(shape, contiguous_strides(shape)) for shape in (q, k, v, q[:-1] + v[-1:])]
+    (T, N, _, H, d), *_ = shapes
+    part, whole = (with_free_strides((N, H, T, d), (count * H * d, d, count * N * H * d, 1)) for count in (3, 1))
+    return [part] * 3 + [whole]
 
 
 def dims_strides(shape: Sequence[int], layout: Layout, is_2d: bool) -> tuple[list[int], list[int]]:
@@ -738,34 +761,53 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             return False
         return True
 
-    def computes_attention(self, shape: Sequence[int], dtype: str, causal: bool) -> bool:
+    def computes_attention(self, shapes: Sequence[Shape], dtype: str, causal: bool) -> bool:
         """Return whether cuDNN has plans for attention and its derivative: of 16-bit floats, and depths such as 64."""
-        T, N, _, H, d = shape
-        if not (self.has_cudnn and dtype in HALF_DTYPES and T > 1 and N * H * d and d % 8 == 0):
+        if not (self.has_cudnn and dtype in HALF_DTYPES):
             return False
-        plan = partial(self.runtime.driver.cudnn.attention_plan, AttentionShape(dtype, T, N, H, d, causal))
-        return all(plan(is_backward) is not None for is_backward in (False, True))
+        q, k, v, z = attention_tensors(shapes)
+        sizes, depths = [math.prod(shape) for shape, _ in (q, k, v, z)], (q[0][-1], v[0][-1])
+        if 0 in sizes or q[0][2] == k[0][2] == 1 or any(n % 8 for n in depths):  # one step has no derivative
+            return False
+        plan = self.runtime.driver.cudnn.attention_plan
+        kinds = (q, k, v, z), (q, k, v, z, z, q, k, v)
+        return all(plan(AttentionShape(dtype, causal, kind)) is not None for kind in kinds)
 
-    def attention(self, x: NativeArray, z: NativeArray, stats: NativeArray, *, causal: bool) -> bool:
-        return self._run_attention(causal, x, [z, stats])
+    def attention(
+        self, q: NativeArray, k: NativeArray, v: NativeArray, z: NativeArray, stats: NativeArray, *, causal: bool
+    ) -> bool:
+        return self._run_attention(causal, [q, k, v, z], stats)
 
     def attention_backward(
-        self, dz: NativeArray, z: NativeArray, x: NativeArray, stats: NativeArray, dx: NativeArray, *, causal: bool
+        self,
+        dz: NativeArray,
+        z: NativeArray,
+        q: NativeArray,
+        k: NativeArray,
+        v: NativeArray,
+        stats: NativeArray,
+        dq: NativeArray,
+        dk: NativeArray,
+        dv: NativeArray,
+        *,
+        causal: bool,
     ) -> bool:
-        return self._run_attention(causal, x, [dz, z, stats], [dx])
+        return self._run_attention(causal, [q, k, v, dz, z], stats, [dq, dk, dv])
 
     def _run_attention(
-        self, causal: bool, x: NativeArray, others: Sequence[NativeArray], gradients: Sequence[NativeArray] = ()
+        self, causal: bool, arrays: Sequence[NativeArray], stats: NativeArray, gradients: Sequence[NativeArray] = ()
     ) -> bool:
         """Run the plan of attention or its derivative, and return whether it succeeds."""
-        (T, N, _, H, d), address_of = x.shape, self.runtime.address_and_strides
-        shape, driver = AttentionShape(str(x.dtype), T, N, H, d, causal), self.runtime.driver
-        if (plan := driver.cudnn.attention_plan(shape, bool(gradients))) is None:
+        located = [(x.shape, *self.runtime.address_and_strides(x)) for x in (*arrays, *gradients)]
+        itemsize, driver = arrays[0].dtype.itemsize, self.runtime.driver
+        tensors = [with_free_strides(shape, [n // itemsize for n in strides]) for shape, _, strides in located]
+        shape, addresses = AttentionShape(str(arrays[0].dtype), causal, tuple(tensors)), [x for _, x, _ in located]
+        is_aligned = not any(x % 16 for x in addresses)  # as plans assume
+        if not is_aligned or (plan := driver.cudnn.attention_plan(shape)) is None:
             record(None)
             return False
-        addresses = [address_of(a)[0] for a in others]
-        parts = [[address_of(a)[0] + n * H * d * x.dtype.itemsize for n in range(3)] for a in (x, *gradients)]
-        return self._run_plan(plan, [*parts[0], *addresses, *(parts[1] if gradients else ())], shape)
+        addresses.insert(len(arrays), self.runtime.address_and_strides(stats)[0])
+        return self._run_plan(plan, addresses, shape)
 
     def _scale_and_add(self, result: NativeArray, out: NativeArray, alpha: float, beta: float) -> None:
         """Compute ``out = alpha result + beta out``."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from neonlite.backend.concurrency import get_num_threads
 from neonlite.backend.planning import ALIGNMENT_BYTES, Plan
-from neonlite.backend.planning.steps import Stage
+from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.primitives import ReferencePrimitives
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer, axis_window_offsets
 from neonlite.backend.primitives.recurrent import store_by_time
@@ -25,7 +26,7 @@ from neonlite.backend.primitives.rows import choose_primitives, find_primitives,
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import accelerated, accelerator_versions, data_address
 from neonlite.backend.runtimes.base import Runner, Runtime
-from neonlite.backend.runtimes.numpy.stages import ArenaSlot, FusedStage, GetValue, StageExecutor
+from neonlite.backend.runtimes.numpy.stages import ArenaSlot, FusedStage, StageExecutor
 from neonlite.backend.runtimes.numpy.templates import CALL_BUFFERS, CALL_FUNCTIONS
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import copy_unsafe, ignore_fp_errors, restore_fp_errors
@@ -405,6 +406,10 @@ class NumPyPrimitives(NumPyPooling, NumPyRoiPooling):
                 np.multiply(c, beta, out=c)
             np.add(c, product, out=c)
 
+    def find_gemm(self, dtypes: Sequence[str], a: tuple[int, ...], b: tuple[int, ...]) -> Callable[..., None]:
+        """Return the function (a, b, out) that computes a product of arrays of some dtypes and shapes."""
+        return np.matmul
+
     def get_workspace(self, purpose: str, shape: tuple[int, ...], like: Array) -> Any:
         """Return this thread's workspace for a purpose, grown to the largest size requested."""
         workspaces: dict[Any, Any] = self.runtime.memory_tracker.thread_cache
@@ -445,6 +450,16 @@ class BlockedExecutor(StageExecutor):
         return MultiStageRunner(plan, stages, self).run
 
 
+# the function of a stage, a function that gets its arguments from all values, those that are views to create, and the
+# buffers that follow the arguments
+BoundStage = tuple[Callable[..., None], Callable[[Sequence[Any]], tuple[Any, ...]], Sequence[int], Sequence[Any]]
+
+
+def values_at(numbers: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Return a function that returns the values of some numbers."""
+    return itemgetter(*numbers) if len(numbers) > 1 else lambda values: (values[numbers[0]],)
+
+
 class MultiStageRunner:
     """The runner of a plan with more than one stage, or with temporaries."""
 
@@ -460,98 +475,95 @@ class MultiStageRunner:
 
     def run(self, targets: Sequence[Array], leaves: Sequence[NativeArray]) -> None:
         """Compute all values, then copy those that could not be written to their targets directly."""
-        env = dict(enumerate(leaves))
-        views, registers = self.executor.cached_views(self, self._make_views)
-        env.update(views)
+        in_arena, calls = self.executor.cached_views(self, self._bind)
+        env = [*leaves, *in_arena]
         for i, v in self.direct:
             env[v] = targets[i]
         state = ignore_fp_errors()
         try:
-            for stage in self.stages:
-                if stage in registers:  # what stage.run does in this case, without its call
-                    for v in stage.views:  # type: ignore[union-attr]
-                        if v not in env:
-                            self.get_value(v, env)
-                    stage.function(*map(env.__getitem__, stage.arguments), *registers[stage])  # type: ignore[misc, union-attr]
-                else:
-                    stage.run(env, self.get_value)
+            for function, arguments, views, buffers in calls:
+                for v in views:
+                    if env[v] is None:
+                        self._make_view(v, env)
+                function(*arguments(env), *buffers)
             for i, v in self.copied:
                 targets[i][...] = env[v]
         finally:
             restore_fp_errors(state)
 
-    def get_value(self, v: int, env: dict[int, NativeArray]) -> NativeArray:
-        """Return a value. A view is created when first read, after its base was computed."""
-        if v not in env:
-            step: Any = self.views[v]
-            base = step.inputs[0]
-            x = env[base] if base in env else self.get_value(base, env)
-            # NumPy's own function calls three others in Python
-            env[v] = x.transpose(step.attrs["axes"]) if step.op is TRANSPOSE else step.op.run(np, x, **step.attrs)
-        return env[v]
+    def _make_view(self, v: int, env: list[NativeArray]) -> None:
+        """Create a view, which is first read after its base was computed."""
+        step: Any = self.views[v]
+        base = step.inputs[0]
+        if env[base] is None:
+            self._make_view(base, env)
+        # NumPy's own function calls three others in Python
+        x = env[base]
+        env[v] = x.transpose(step.attrs["axes"]) if step.op is TRANSPOSE else step.op.run(np, x, **step.attrs)
 
-    def _make_views(self) -> tuple[dict[int, NativeArray], dict[object, list[Array]]]:
-        """Return the temporaries in the arena of this thread and their views, and the registers of one-call stages."""
+    def _bind(self) -> tuple[list[NativeArray], list[BoundStage]]:
+        """Return the values in the arena of this thread, with None for those that a run computes; and the calls."""
         plan: Plan = self.plan
-        env: dict[int, NativeArray] = {}
+        env: list[NativeArray] = [None] * plan.step_values.stop
         arena = self.executor.arena(plan.required_arena_bytes())
         for v, start in plan.offsets.items():
             shape, dtype, is_stored_by_time = plan.step_of(v).shape, plan.step_of(v).dtype, v in plan.strides
             array = ArenaSlot(start, shape[::-1] if is_stored_by_time else shape, dtype).view(arena)
             env[v] = array.T if is_stored_by_time else array
         for v in self.arena_views:
-            self.get_value(v, env)
-        fused = (stage for stage in self.stages if isinstance(stage, FusedStage) and stage.is_one_call)
-        return env, {stage: stage.single_worker_registers() for stage in fused}
+            if env[v] is None:
+                self._make_view(v, env)
+        calls: list[BoundStage] = []
+        for stage in self.stages:
+            views = [v for v in stage.arguments if v in self.views and v not in self.arena_views]
+            calls.append((stage.function, values_at(stage.arguments), views, stage.buffers()))
+        return env[len(plan.leaves) :], calls
 
 
 class CallStage:
-    """A stage of one library call: a matrix product, a gather, or random numbers."""
+    """A stage of one library call: a primitive, a matrix product, a gather, or random numbers."""
 
     def __init__(self, plan: Plan, stage: Stage, executor: StageExecutor) -> None:
-        self.plan = plan
-        self.v = stage.steps[0]
-        self.step = plan.step_of(self.v)
         self.executor = executor
-        name, shapes = self.step.op.name, [plan.shape(x) for x in self.step.inputs if isinstance(x, int)]
-        self.function: Callable[..., None] | None = (
-            executor.gemm if name in ("dot", "matmul") else CALL_FUNCTIONS.get(name)
-        )
-        self.primitive = plan.primitives.get(self.v)
+        v = stage.steps[0]
+        step, primitive = plan.step_of(v), plan.primitives.get(v)
+        name, shapes = step.op.name, [plan.shape(x) for x in step.inputs if isinstance(x, int)]
         self.buffer_slots: list[ArenaSlot] = []  # arena slots of its buffers, after the plan's temporaries
         self.end_offset = plan.arena_bytes
-        for shape, dtype in (
-            CALL_BUFFERS[name](self.step.dtype, *shapes, **self.step.attrs) if name in CALL_BUFFERS else ()
-        ):
+        self.arguments = [*(x for x in step.inputs if isinstance(x, int)), v]
+        self.plans: Sequence[Plan] = ()  # that the primitive runs
+        self.function: Callable[..., None]  # of the arrays of the arguments, and of the buffers
+        if primitive is not None:
+            self.plans, self.function = primitive.plans, primitive.run
+            self.arguments = [*primitive.inputs, *primitive.outputs]
+            return
+        if name in ("dot", "matmul"):
+            primitives: Any = executor.primitives
+            self.function = primitives.find_gemm([plan.dtype(x) for x in self.arguments], *shapes)
+        elif name in CALL_FUNCTIONS:
+            self.function = partial(CALL_FUNCTIONS[name], **step.attrs)
+        else:
+            self.function = partial(self._run_reference, step)
+        for shape, dtype in CALL_BUFFERS[name](step.dtype, *shapes, **step.attrs) if name in CALL_BUFFERS else ():
             self.buffer_slots.append(ArenaSlot(self.end_offset, shape, dtype))
             self.end_offset = self.buffer_slots[-1].end
 
-    def run(self, env: dict[int, NativeArray], get_value: GetValue) -> None:
-        """Write the result."""
-        if self.primitive is not None:
-            inputs, outputs = self.primitive.inputs, self.primitive.outputs
-            self.primitive.run(*[get_value(x, env) for x in inputs], *[env[v] for v in outputs])
-            return
-        step, out = self.step, env[self.v]
-        if self.function is None:
-            reference = self.executor.reference
-            out[...] = reference.evaluate_step(step, {x: get_value(x, env) for x in step.inputs if isinstance(x, int)})
-            return
-        buffers = [self.executor.cached_views(self, self._make_views)] if self.buffer_slots else []
-        operands = []
-        for x in step.inputs:
-            operands.append(env[x] if x in env else get_value(x, env))  # type: ignore[arg-type]
-        self.function(*operands, out, *buffers, **step.attrs)
+    def _run_reference(self, step: Step, *arrays: NativeArray) -> None:
+        """Write the result of a step, the last array, by the reference executor."""
+        *operands, out = arrays
+        numbers = [x for x in step.inputs if isinstance(x, int)]
+        out[...] = self.executor.reference.evaluate_step(step, dict(zip(numbers, operands, strict=True)))
 
-    def _make_views(self) -> list[Array]:
-        """Return its buffers in the arena of this thread."""
+    def buffers(self) -> list[list[Array]]:
+        """Return its buffers in the arena of this thread, as one argument, if it has any."""
+        if not self.buffer_slots:
+            return []
         arena = self.executor.arena(self.required_arena_bytes())
-        return [slot.view(arena) for slot in self.buffer_slots]
+        return [[slot.view(arena) for slot in self.buffer_slots]]
 
     def required_arena_bytes(self) -> int:
         """Return the arena size: the temporaries of the plan, and the buffers or the plans that the primitive runs."""
-        plans = self.primitive.plans if self.primitive else ()
-        return max([self.end_offset, *(plan.required_arena_bytes() for plan in plans)])
+        return max([self.end_offset, *(plan.required_arena_bytes() for plan in self.plans)])
 
 
 # --- memory of large arrays, used again ---

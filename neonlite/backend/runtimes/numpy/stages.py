@@ -34,7 +34,6 @@ from neonlite.tree_structure import Constant
 from neonlite.typing import NativeArray, NumPyArray as Array, dtype_bits
 
 T = TypeVar("T")
-GetValue = Callable[[int, dict[int, NativeArray]], NativeArray]  # of the number of a value, and the values so far
 
 
 class ArenaSlot(NamedTuple):
@@ -117,7 +116,7 @@ class StageExecutor:
     def __init__(self, runtime: Runtime, primitives: ReferencePrimitives) -> None:
         self.runtime = runtime
         self.reference = ReferenceExecutor(runtime)
-        self.primitives, self.gemm = primitives, primitives.gemm
+        self.primitives = primitives
         self.memory_tracker = runtime.memory_tracker
         self.by_thread = self.memory_tracker.by_thread
 
@@ -175,7 +174,6 @@ class FusedStage:
         stored = [v for v in self.steps if v in plan.temporaries or v in plan.outputs]
         self.outputs = [v for v in stored if self.steps[v].kind != "reduction"]
         self.inputs = sorted({x for x in self._operands() if x not in self.steps})
-        self.views = [x for x in self.inputs if (step := plan.find_step(x)) is not None and step.kind == "view"]
         self.arguments = [*self.inputs, *self.outputs, *self.reductions]
         self.drops_axes = any(not self.steps[v].attrs.get("keepdims", True) for v in self.reductions)
         self.steps, self.chains = executor.fuse_chains(plan, self.steps, stage.domain, self.outputs)
@@ -188,7 +186,8 @@ class FusedStage:
         if self.is_tiled:
             self._plan_tiling()
         code = StageCode(self)
-        self.source, self.function, self.registers = code.source, code.function, code.registers
+        self.source, self.generated, self.registers = code.source, code.function, code.registers
+        self.function = self.generated if self.is_one_call else self.run
         self._assign_arena_slots()
 
     def _is_all_chains(self) -> bool:
@@ -417,7 +416,7 @@ class FusedStage:
 
     def make_runner(self) -> Runner:
         """Return the runner of a plan that consists of this stage."""
-        function, cached_views, create = self.function, self.executor.cached_views, self.single_worker_registers
+        function, cached_views, create = self.generated, self.executor.cached_views, self.single_worker_registers
         inputs, target_indices = self.inputs, [self.plan.outputs[v] for v in (*self.outputs, *self.reductions)]
         in_order = inputs == list(range(len(self.plan.leaves))) and target_indices == sorted(target_indices)
 
@@ -449,21 +448,20 @@ class FusedStage:
         """Return the registers of a stage that runs in one thread."""
         return self._make_views(1)[1][0]
 
-    def run(self, env: dict[int, Array], get_value: GetValue) -> None:
+    def buffers(self) -> list[Array]:
+        """Return the buffers in the arena of this thread that the function takes after the arguments."""
+        return self.single_worker_registers() if self.is_one_call else []
+
+    def run(self, *given: Array) -> None:
         """Run the stage: in one call if it is small, else block by block."""
-        for v in self.views:
-            if v not in env:
-                get_value(v, env)
-        arrays = list(map(env.__getitem__, self.arguments))
-        if self.drops_axes:  # the function writes results with keepdims
+        arrays = [*given]
+        if self.drops_axes:  # the generated function writes results with keepdims
             for n, v in enumerate(self.reductions, len(arrays) - len(self.reductions)):
                 arrays[n] = arrays[n].reshape(reduction_shape(self.domain, axis=self._axes(v)))
         if self.is_tiled:
             self._run_tiled(arrays)
-        elif self.registers:
-            self.function(*arrays, *self.executor.cached_views(self, self.single_worker_registers))
         else:
-            self.function(*arrays)
+            self.generated(*arrays, *self.executor.cached_views(self, self.single_worker_registers))
 
     def _run_tiled(self, arrays: list[Array]) -> None:
         results = arrays[len(arrays) - len(self.reductions) :]
@@ -476,7 +474,11 @@ class FusedStage:
         partial_views, registers = self.executor.cached_views((self, workers), lambda: self._make_views(workers))
         partials = [partial_views.get(n, x) for n, x in enumerate(results)]
         operands += partials
-        function, block_slices, free_registers = self.function, self.block_slices, iter(registers)  # one set per worker
+        function, block_slices, free_registers = (
+            self.generated,
+            self.block_slices,
+            iter(registers),
+        )  # one set per worker
 
         def work(block_indices: Iterator[int]) -> None:
             arrays_of_worker = operands + next(free_registers)

@@ -16,6 +16,7 @@ from neonlite.backend.planning import Plan
 from neonlite.backend.runtimes import (
     ROW_MAJOR,
     data_address,
+    gemm_work,
     get_openblas,
     matrix_order,
     may_share_memory,
@@ -25,7 +26,7 @@ from neonlite.backend.runtimes import (
 from neonlite.backend.runtimes.numpy import NumPyPrimitives
 from neonlite.backend.runtimes.onednn import bindings as dnnl
 from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, OneDNNBatchNorm, aligned_address
-from neonlite.ops.functions import contiguous_strides
+from neonlite.ops.functions import Shape, contiguous_strides
 from neonlite.typing import NumPyArray as Array
 
 # multiply-adds, of all products of a stack and of a matrix-vector product, up to which OpenBLAS itself uses one thread.
@@ -88,6 +89,11 @@ def get_batched_matmul(library: dnnl.Library, *stacks: Array) -> dnnl.Primitive 
     return dnnl.primitives.add(key, primitive)
 
 
+def exceeds_min_work(m: int, n: int, work: int) -> bool:
+    """Return whether OpenBLAS may use several threads for products (m, n) of so many multiply-adds in all."""
+    return work > (MIN_VECTOR_WORK if min(m, n) == 1 else MIN_WORK)
+
+
 class OneDNNMatmul(NumPyPrimitives):
     """Matrix products of float32 by oneDNN if it is installed; NumPy computes small products and other dtypes."""
 
@@ -98,9 +104,8 @@ class OneDNNMatmul(NumPyPrimitives):
         """
         m, n = c.shape[-2:]
         is_vector = min(m, n) == 1  # one operand is a vector
-        library = None
-        if c.size * a.shape[-1] > (MIN_VECTOR_WORK if is_vector else MIN_WORK):
-            library = dnnl.get_library() if a.dtype == b.dtype == c.dtype == FLOAT32 else None
+        is_float = a.dtype == b.dtype == c.dtype == FLOAT32
+        library = dnnl.get_library() if is_float and exceeds_min_work(m, n, c.size * a.shape[-1]) else None
         if library is None:
             super().gemm(a, b, c, alpha, beta)
             return
@@ -117,6 +122,11 @@ class OneDNNMatmul(NumPyPrimitives):
         else:
             with get_openblas():
                 super().gemm(a, b, c, alpha, beta)
+
+    def find_gemm(self, dtypes: Sequence[str], a: Shape, b: Shape) -> Callable[..., None]:
+        """Return the function (a, b, out) of a product: that of NumPy where ``gemm`` would call it only."""
+        is_large = exceeds_min_work(a[-2], b[-1], gemm_work(a, b))
+        return self.gemm if is_large and {*dtypes} == {"float32"} else super().find_gemm(dtypes, a, b)
 
     def operand_shifts(self, plan: Plan) -> dict[int, int]:
         """Return the shifts of second operands of products whose rows would be aligned to the same cache sets."""

@@ -701,7 +701,7 @@ def test_attention_without_a_plan_within_the_workspace_is_computed_by_products(
     monkeypatch.setattr(standin_cudnn, "TENSOR_CORES", 0)
     monkeypatch.setenv("NEONLITE_WORKSPACE", "50")
     be = gpu_backend("float16", batch_size=4)
-    with pytest.warns(RuntimeWarning, match=r"attention of AttentionShape\(dtype='float16', steps=5, .*\n.*products"):
+    with pytest.warns(RuntimeWarning, match=r"attention of AttentionShape\(.*\(4, 3, 5, 8\).*\n.*products"):
         results = attended(be, (3, 24, 5, 4))
     for mine, theirs in zip(results, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, 0, abs(theirs).max() * 8e-3)
@@ -715,6 +715,121 @@ def test_attention_whose_plans_fail_when_they_run_is_computed_op_by_op() -> None
         results = attended(be, (3, 24, 5, 4), causal=True)
     for mine, theirs in zip(results, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, 0, abs(theirs).max() * 4e-3)
+
+
+ATTENDED = {  # q, k and v
+    "one head": [(5, 8), (7, 8), (7, 16)],
+    "one query": [(2, 1, 8), (2, 3, 8), (2, 3, 8)],
+    "a stack": [(3, 6, 16), (3, 6, 16), (3, 6, 8)],
+    "heads of sequences": [(2, 3, 4, 8)] * 3,
+    "several axes": [(2, 2, 1, 3, 8), (2, 2, 1, 5, 8), (2, 2, 1, 5, 8)],
+}
+
+
+def drawn_heads(be: Backend, shapes: list[tuple[int, ...]], swapped: bool = False) -> tuple[Any, list[Any]]:
+    """Return be.attention and its gradients; ``swapped``: of operands (N, T, H, d), whose axes a view exchanges."""
+    rng, swap = np.random.default_rng(1), (0, 2, 1, 3)
+    shapes = [*shapes, shapes[0][:-1] + shapes[2][-1:]]
+    values = [np.asarray(rng.integers(-8, 9, shape) / 8) for shape in shapes]
+    *leaves, e = (be.array(x.transpose(swap) if swapped else x) for x in values)
+    operands = [be.transpose(x, swap) if swapped else x for x in leaves]
+    y = be.attention(*operands)
+    return y, Autodiff(y, be, be.transpose(e, swap).astensor() if swapped else e).get_grad_op_tree(leaves)
+
+
+def as_floats(be: Backend, *trees: Any) -> list[Any]:
+    """Return the values of op-trees, which are evaluated together."""
+    outs = [be.empty(tree.shape, dtype=tree.dtype) for tree in trees]
+    be.assign(outs, list(trees))
+    return [np.asarray(out.get(), float) for out in outs]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("name", "swapped"), [*((x, False) for x in ATTENDED), ("heads of sequences", True)])
+def test_attention_of_queries_keys_and_values_by_cudnn_is_that_of_the_formula_on_the_cpu(
+    dtype: str, name: str, swapped: bool
+) -> None:
+    be, cpu = gpu_backend(dtype), Backend("cpu", default_dtype="float64")
+    y, gradients = drawn_heads(be, ATTENDED[name], swapped)
+    assert y.op == "fused_attention"
+    graphs = be.runtime.driver.cudnn.frontend.graphs
+    del graphs[:]
+    results, (z, of_formula) = as_floats(be, y, *gradients), drawn_heads(cpu, ATTENDED[name], swapped)
+    assert z.op == "attention"
+    assert len(graphs) == 2 * swapped  # plans of these strides
+    for mine, theirs in zip(results, as_floats(cpu, z, *of_formula), strict=True):
+        np.testing.assert_allclose(mine, theirs, 0, abs(theirs).max() * (4e-3 if dtype == "float16" else 3e-2))
+
+
+def test_some_gradients_of_attention_are_those_of_all() -> None:
+    be = gpu_backend("float16")
+    y, gradients = drawn_heads(be, ATTENDED["a stack"])
+    _, *wanted = as_floats(be, y, *gradients)
+    for n in range(3):
+        (found,) = as_floats(be, gradients[n])
+        np.testing.assert_array_equal(found, wanted[n])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda be, x: be.attention(x, x, x, be.ones((4, 4))),
+        lambda be, x: be.attention(x, x, be.astype(x, "float32")),
+        lambda be, x: be.attention(*[be.astype(x, "float32")] * 3),
+        lambda be, x: be.attention(*[be.build("slice", x, index=((0, 2, 1), (0, 4, 1), (0, 4, 1)))] * 3),  # 4 features
+        lambda be, x: be.attention(x, x, be.build("slice", x, index=((0, 2, 1), (0, 4, 1), (0, 4, 1)))),
+        lambda be, x: be.attention(*[be.build("slice", x, index=((0, 2, 1), (0, 1, 1), (0, 8, 1)))] * 3),  # one step
+    ],
+)
+def test_other_attention_of_queries_keys_and_values_is_the_formula(given: Any) -> None:
+    be = gpu_backend("float16")
+    tree = given(be, be.ones((2, 4, 8)))
+    assert tree.op == "attention"
+    assert np.isfinite(np.asarray(tree.get(), float)).all()
+    assert not be.runtime.driver.cudnn.frontend.graphs
+
+
+def test_attention_of_shapes_that_do_not_fit_is_an_error_that_names_them() -> None:
+    be = gpu_backend("float16")
+    with pytest.raises(ValueError, match=r"expected q \(\.\.\., T, d\), .* got \(4, 8\), \(4, 16\) and \(4, 16\)"):
+        be.attention(be.ones((4, 8)), be.ones((4, 16)), be.ones((4, 16)))
+
+
+def test_attention_of_queries_keys_and_values_whose_plans_fail_when_they_run_is_computed_op_by_op() -> None:
+    wanted, be = gpu_backend("float16"), gpu_backend("float16")
+    y, gradients = drawn_heads(wanted, ATTENDED["one head"])
+    z, others = drawn_heads(be, ATTENDED["one head"])
+    be.runtime.driver.cudnn.frontend.fails = "execute"
+    with pytest.warns(RuntimeWarning, match="cannot open shared object file"):
+        results = as_floats(be, z, *others)
+    for mine, theirs in zip(results, as_floats(wanted, y, *gradients), strict=True):
+        np.testing.assert_allclose(mine, theirs, 0, abs(theirs).max() * 4e-3)
+    assert drawn_heads(be, ATTENDED["one head"])[0].op == "attention"
+
+
+def test_attention_of_arrays_that_are_not_aligned_is_computed_op_by_op() -> None:
+    be = gpu_backend("float16")
+    memory = be.array(np.random.default_rng(2).integers(-8, 9, (1, 5 * 8 + 3)) / 8)
+    x = be.array(memory.get()[0, 3:].reshape(5, 8))
+    moved = memory[:, 3:].reshape((5, 8))
+    frontend = be.runtime.driver.cudnn.frontend
+    (wanted,), (found,) = (as_floats(be, be.attention(*[t] * 3)) for t in (x, moved))
+    assert sum(len(graph.ran) for graph in frontend.graphs) == 1
+    np.testing.assert_allclose(found, wanted, 0, 2e-3)
+
+
+def test_attention_of_queries_keys_and_values_is_one_launch_forward_and_one_backward() -> None:
+    be, driver = idle_backend(16, dtype="bfloat16")
+    *operands, e = (be.empty((64, 128, 64)) for _ in range(4))
+    outs = [be.empty((64, 128, 64)) for _ in range(4)]
+    y = be.attention(*operands)
+    both = be.compile(outs, [y, *Autodiff(y, be, e).get_grad_op_tree(operands)])
+    driver.launched.clear()
+    for _ in range(3):
+        assert driver.launches_of(both) == ["attention", "attention_backward"]
+    assert driver.launches_of(be.compile(outs[:1], [y])) == ["attention"]
+    fixed = be.compile(outs[:2], Autodiff(y, be, e).get_grad_op_tree(operands[1:]))
+    assert driver.launches_of(fixed) == ["attention", "attention_backward"]  # the forward pass for its stats
 
 
 def test_attention_by_cudnn_is_one_launch_forward_and_one_backward_and_reorders_nothing() -> None:

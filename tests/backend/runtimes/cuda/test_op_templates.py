@@ -21,7 +21,7 @@ from helpers.simulated_gpu import CLOSE, LAYOUTS, OpByOp, elementwise, numbers
 from neonlite import Backend
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.ops import OP_TABLE
-from neonlite.ops.recurrent import build_variadic
+from neonlite.ops.functions import build_variadic
 from neonlite.tree_structure import RandomSource
 from neonlite.typing import FLOAT_DTYPES, INT_DTYPES
 
@@ -135,12 +135,19 @@ def sequences(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
 
 
 def heads(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
-    """Return self-attention, its stats and its gradient, of 2 heads of 2 steps of 2 sequences."""
+    """Return attention, its stats and its gradients, of 2 heads of 2 steps of 2 sequences, together and apart."""
     rows = [be.build("slice", a / 16, index=((0, n, 1), (0, 16, 1))) for a, n in ((x, 12), (y, 4))]
     qkv, dz = (be.reshape(a, shape) for a, shape in zip(rows, ((2, 2, 3, 2, 8), (2, 2, 2, 8)), strict=True))
-    z = be.build("self_attention", qkv, causal=True)
-    stats = be.build("attention_stats", qkv, causal=True, to="float32")
-    return [z, stats, build_variadic(be, "self_attention_backward", dz, z, qkv, stats, causal=True)]
+    apart, trees = [be.reshape(x[4 * n : 4 * n + 4, :16] / 16, (2, 2, 2, 8)) for n in range(3)], []
+    for operands in ([qkv], apart):
+        z = build_variadic(be, "fused_attention", *operands, causal=True)
+        stats = build_variadic(be, "attention_stats", *operands, causal=True, to="float32")
+        values = dz, z, *operands, stats
+        of = [
+            build_variadic(be, "fused_attention_backward", *values, causal=True, part=n) for n in range(len(operands))
+        ]
+        trees += [z, stats, *of]
+    return trees
 
 
 def composites(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
