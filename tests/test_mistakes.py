@@ -87,6 +87,7 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (TypeError, "model.fit('data.csv', y, **quick)", "got the path 'data.csv'. Read it first | pandas.read_csv(path)"),
     (ValueError, "model.fit(X, 'class', **quick)", "expected a data frame with that column for y='class'"),
     (ValueError, "model.fit({'a': X[:, 0], 'class': y}, 'clas', **quick)", "one of the columns a, class | got 'clas'"),
+    (ValueError, "model.fit({'a': X[:, 0], 'b': y}, ['a', 'b'], **quick)", "one column for y | y=X[['a', 'b']]"),
     (ValueError, "model.fit(np.where(X > 2, np.nan, X), y, **quick)", "got nan in row 39, column 1. Remove these rows"),
     (ValueError, "model.fit([[1.0, 2.0], [3.0]], [0, 1], **quick)", "the rows of X to have one length"),
     (TypeError, "model.fit((x for x in X), y, **quick)", "expected X to be a numeric array | generator"),

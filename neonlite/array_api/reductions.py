@@ -190,8 +190,9 @@ def std(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdi
 
 
 def root(total: Array, ord: int | float = 2) -> Array:
-    """Return total^(1 / ord), of a sum of powers; the gradient is 0 where it is 0, a subgradient."""
-    return select(equal(total, 0.0), 0.0, sqrt(total) if ord == 2 else pow(total, 1 / ord))
+    """Return total^(1 / ord), of a sum of powers; the gradient is 0 where this is 0 or, for ord < 0, infinite."""
+    at_zero = 0.0 if ord > 0 else math.inf
+    return select(equal(total, 0.0), at_zero, sqrt(total) if ord == 2 else pow(total, 1 / ord))
 
 
 @checks_names

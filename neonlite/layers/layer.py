@@ -843,9 +843,14 @@ def as_columns(where: str, x: Operand, shape: Any) -> Operand:
         x = x.backend.reshape(x, (rows, -1))
     if x.ndim != 2 or x.shape[0] != rows or x.shape[1] % steps:
         expected = f"({rows}, N)" if steps == 1 else f"({rows}, {steps} N)"
+        way_out = (
+            "For T time steps, call set_seq_len(T)."
+            if x.ndim == 2 and x.shape[0] == rows
+            else "Each column is a sample: transpose rows (x.T). For inputs of another shape, create a new network: "
+            "the first ones set it."
+        )
         raise ValueError(
-            f"{where}: expected inputs {expected}, for the layer shape {shape}, got {describe(x)}. Each column is a "
-            "sample: transpose rows (x.T). For inputs of another shape, create a new network: the first ones set it."
+            f"{where}: expected inputs {expected}, for the layer shape {shape}, got {describe(x)}. {way_out}"
         )
     if not x.shape[1]:
         raise ValueError(f"{where}: expected inputs with one column or more, got {describe(x)}.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor, objects, validation
@@ -142,7 +143,7 @@ class StatePassing(LayerContainer):
 
     def _part_inputs(self, inputs: Sequence[Tensor], inference: bool) -> Sequence[Tensor]:
         """Return the inputs of the encoder and the decoders, given those of ``fprop``."""
-        raise NotImplementedError
+        return inputs
 
     def _infer(self, x: Tensor) -> Tensor:
         """Return the outputs at inference of the first input alone."""
@@ -250,11 +251,6 @@ class Seq2Seq(StatePassing):
         self.in_shape, self.out_shape = shapes, self.decoder.out_shape
         return self
 
-    def _part_inputs(self, inputs: Sequence[Tensor], inference: bool) -> Sequence[Tensor]:
-        if len(inputs) > 1:
-            self._set_decoder_steps(self.in_shape[1][1])
-        return inputs
-
     # --- decoding step by step ---
 
     def _set_decoder_steps(self, steps: int) -> None:
@@ -264,8 +260,9 @@ class Seq2Seq(StatePassing):
             self.decoder.allocate()
             self.allocate_deltas()
 
-    def start_decoding(self, x: Tensor) -> None:
-        """Run the encoder, and prepare the decoder for ``decode_step``.
+    @contextmanager
+    def decoding(self, x: Tensor) -> Iterator[None]:
+        """Run the encoder, and configure the decoder for ``decode_step`` within the ``with`` block.
 
         Parameters
         ----------
@@ -274,10 +271,14 @@ class Seq2Seq(StatePassing):
         """
         self._start_fprop(0)
         self._set_decoder_steps(1)
-        self._encode(x)
+        try:
+            self._encode(x)
+            yield
+        finally:  # a call of the network, fit and eval compute all steps at once
+            self._set_decoder_steps(self.in_shape[1][1])
 
     def decode_step(self, token_ids: Operand | None = None) -> Tensor:
-        """Return the decoder's outputs of the next step.
+        """Return the decoder's outputs of the next step, in a block ``with decoding(x)``.
 
         Parameters
         ----------
@@ -296,11 +297,11 @@ class Seq2Seq(StatePassing):
 
     def _infer(self, x: Tensor) -> Tensor:
         """Return the decoder's outputs when each step reads the most probable token of the previous step."""
-        self.start_decoding(x)
         outputs, token_ids = self.buffer("outputs", self.out_shape), None
-        for step in get_steps(outputs, self.out_shape):
-            step[:] = self.decode_step(token_ids)
-            token_ids = self.be.argmax(step, axis=0)
+        with self.decoding(x):
+            for step in get_steps(outputs, self.out_shape):
+                step[:] = self.decode_step(token_ids)
+                token_ids = self.be.argmax(step, axis=0)
         return outputs
 
     # --- properties for containers and models ---

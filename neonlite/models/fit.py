@@ -179,7 +179,8 @@ class FitMethods(TrainingMethods):
         Returns
         -------
         History
-            The cost and metrics of each epoch of this call. None in neon's form: see ``Callbacks.history``.
+            The cost and metrics of each epoch of this call; of a model that was loaded or copied since its last
+            ``fit``, also those of that call. None in neon's form: see ``Callbacks.history``.
 
         Raises
         ------

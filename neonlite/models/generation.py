@@ -238,19 +238,19 @@ class BeamSearch:
             end_token = integer("end_token", end_token, 0, vocab - 1)
         all_columns = np.arange(N)
         sequences, scores = np.zeros((1, N, 0), np.int64), np.zeros((1, N))
-        net.start_decoding(x)
-        states = [[np.stack([t.get()]) for t in layer.init_state] for layer in self.recurrent_layers]
-        for _ in range(steps):
-            log_probs, next_states = self.score_next_tokens(sequences, states)
-            if end_token is not None and sequences.shape[2]:
-                finished = sequences[:, :, -1] == end_token
-                log_probs.transpose(0, 2, 1)[finished] = np.where(np.arange(vocab) == end_token, 0, -np.inf)
-            total = (scores[:, None] + log_probs).reshape(-1, N)
-            best = np.argsort(-total, axis=0, kind="stable")[:num_beams]
-            beam, token = np.divmod(best, vocab)
-            scores = np.take_along_axis(total, best, axis=0)
-            sequences = np.concatenate([sequences[beam, all_columns], token[:, :, None]], axis=2)
-            states = [[a[beam, :, all_columns].transpose(0, 2, 1) for a in layer] for layer in next_states]
+        with net.decoding(x):
+            states = [[np.stack([t.get()]) for t in layer.init_state] for layer in self.recurrent_layers]
+            for _ in range(steps):
+                log_probs, next_states = self.score_next_tokens(sequences, states)
+                if end_token is not None and sequences.shape[2]:
+                    finished = sequences[:, :, -1] == end_token
+                    log_probs.transpose(0, 2, 1)[finished] = np.where(np.arange(vocab) == end_token, 0, -np.inf)
+                total = (scores[:, None] + log_probs).reshape(-1, N)
+                best = np.argsort(-total, axis=0, kind="stable")[:num_beams]
+                beam, token = np.divmod(best, vocab)
+                scores = np.take_along_axis(total, best, axis=0)
+                sequences = np.concatenate([sequences[beam, all_columns], token[:, :, None]], axis=2)
+                states = [[a[beam, :, all_columns].transpose(0, 2, 1) for a in layer] for layer in next_states]
         return sequences.transpose(1, 0, 2), scores.T
 
     def score_next_tokens(self, sequences: NDArray[np.int64], states: States) -> tuple[NDArray[np.float64], States]:

@@ -96,6 +96,8 @@ class TrainingData:
         self.input_encoder, self.target_encoder = encoders or (model.input_encoder, model.target_encoder)
         if isinstance(y, str):
             X, y = split_column(where, X, y)
+        elif isinstance(y, list | tuple) and all(isinstance(name, str) for name in y):
+            refuse_column_names(where, X, y)
         rows: Any = X
         rows = [map_rows(x) for x in rows] if is_list_of_arrays(X) else map_rows(X)
         y = np.asarray(y) if isinstance(y, MappedArray) else y
@@ -484,6 +486,17 @@ def split_column(where: str, X: Any, name: str) -> tuple[Any, Any]:
         raise ValueError(f"{where}: expected {columns} for y={name!r}, got {describe(X) if table is None else name!r}")
     column = table.pop(name)
     return table, column
+
+
+def refuse_column_names(where: str, X: Any, y: Sequence[str]) -> None:
+    """Raise ValueError if texts are names of columns of a table, and not a label for each row."""
+    table = table_columns(where, X)
+    if table and y and table.keys() >= set(y) and len(y) != len(next(iter(table.values()))):
+        names = ", ".join(map(repr, y))
+        raise ValueError(
+            f"{where}: expected the name of one column for y, got the names {names}. For several columns pass them as "
+            f"y=X[[{names}]], and X without them."
+        )
 
 
 # --- minibatches of arrays -------------------------------------------------------------------------------------------

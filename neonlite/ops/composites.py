@@ -15,6 +15,7 @@ from neonlite.typing import HALF_DTYPES, AxisLike, BackendBase, Operand
 GELU_SCALE = math.sqrt(8 / math.pi)
 GELU_CUBE = 0.044715 * GELU_SCALE
 GELU_LIMIT = 25.0  # beyond it the logistic function is 0 or 1, and the square could overflow
+TINY = 2.0**-126  # the smallest normal number of float32
 
 
 # --- softmax ---
@@ -91,8 +92,9 @@ def leaky_relu(be: BackendBase, x: Operand, *, slope: float = 0.01) -> Operand:
 
 
 def elu(be: BackendBase, x: Operand, *, alpha: float = 1.0) -> Operand:
-    """Return ``max(x, 0) + alpha (e^min(x, 0) - 1)``."""
-    return be.maximum(x, 0) + alpha * (be.exp(be.minimum(x, 0)) - 1)
+    """Return ``max(x, 0) + alpha (e^min(x, 0) - 1)``; the derivative at 0 is alpha."""
+    # the derivative of min(x, 0) at 0 is 0, that of min(x, TINY) is 1; e^TINY is 1, too
+    return be.maximum(x, 0) + alpha * (be.exp(be.minimum(x, TINY)) - 1)
 
 
 def gelu_gate(be: BackendBase, x: Operand, square: Operand) -> Operand:

@@ -442,7 +442,7 @@ def test_inputs_that_do_not_fit_are_refused(be):
     with pytest.raises(ValueError, match="expected inputs with one column or more"):
         net(be.zeros((4, 0)))
     recurrent = LSTM(4, **GATED).configure((3, 5))
-    with pytest.raises(ValueError, match=r"expected inputs \(3, 5 N\)"):
+    with pytest.raises(ValueError, match=r"inputs \(3, 5 N\), .* got .*\. For T time steps, call set_seq_len\(T\)"):
         recurrent(be.ones((3, 7)))
     two = MergeMultistream([Affine(3, INIT), Affine(2, INIT)], merge="stack").configure([5, 4])
     for x in (be.ones((5, 2)), [be.ones((5, 2))], [be.ones((5, 2))] * 3):

@@ -317,6 +317,23 @@ def test_decoding_does_not_change_the_training(cpu64):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("decode", ["greedily", "by beam search", "with an error"])
+def test_the_network_is_an_expression_of_all_steps_after_decoding(cpu64, decode):
+    T, rng = 4, np.random.default_rng(0)
+    x, previous = (cpu64.array(rng.normal(size=(V, T * N))) for _ in range(2))
+    net = translator(cpu64, T)
+    before = net([x, previous]).get()
+    if decode == "greedily":
+        net.fprop(x, inference=True)
+    elif decode == "by beam search":
+        BeamSearch(net).beamsearch(x, num_beams=2)
+    else:
+        with pytest.raises(KeyError), net.decoding(x):
+            raise KeyError
+    np.testing.assert_array_equal(net([x, previous]).get(), before)
+    np.testing.assert_array_equal(jit(lambda x, y: net([x, y]))(x, previous).get(), before)
+
+
 def test_other_lengths_and_batch_sizes_are_processed_correctly(cpu64):
     rng = np.random.default_rng(0)
     net = translator(cpu64, 4)
@@ -482,6 +499,23 @@ def test_a_model_is_trained_saved_and_resumed(tmp_path):
         np.testing.assert_array_equal(again.get_weights()[name], array, err_msg=name)
     np.testing.assert_array_equal(again.get_outputs(training()), model.get_outputs(training()))
     assert model.get_outputs(training()).shape == (24, 3, 10)
+
+
+def test_a_training_continues_after_decoding():
+    weights = []
+    for decodes in (False, True):
+        be = gen_backend("cpu", rng_seed=1, batch_size=8)
+        model, data = Model(digits("GRU", 12)), Reversal(3, ndata=24)
+        model.fit(data, CrossEntropyMulti(), Adam(learning_rate=0.01), num_epochs=1)
+        accuracy = model.eval(data, Accuracy())
+        if decodes:
+            x = be.array(onehot(np.arange(24).reshape(3, 8) % 10, 10))
+            BeamSearch(model.layers).beamsearch(x, num_beams=2)
+            np.testing.assert_array_equal(model.eval(data, Accuracy()), accuracy)
+        model.fit(data, CrossEntropyMulti(), model.optimizer, num_epochs=3)
+        weights.append(model.get_weights())
+    for name, array in weights[0].items():
+        np.testing.assert_array_equal(weights[1][name], array, err_msg=name)
 
 
 def test_a_model_is_evaluated_on_its_predictions(cpu):

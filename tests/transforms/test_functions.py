@@ -12,7 +12,7 @@ from helpers.reference import numerical_gradient
 from helpers.runtimes import lacks
 from helpers.transform_cases import STEP, Array, close, host, needs_torch, pixelwise, sig, softmax
 
-from neonlite import Backend
+from neonlite import Autodiff, Backend, jvp
 from neonlite.transforms import (
     GELU,
     Explin,
@@ -111,6 +111,9 @@ def test_where_it_bends_the_derivative_is_the_one_that_the_docstring_names(be, m
         x = be.array([[bend, -0.0 if bend == 0 else bend]])
         error = be.array([[1.0, -2.0]])
         close(activation.backward(error, be.evaluate([activation(x)])[0], x), [[wanted, -2 * wanted]], 1e-6)
+        for tree in (activation(x), be.where(x < bend + 1, activation(x), 0)):
+            close(Autodiff(tree, be, error).get_grad_op_tree(x), [[wanted, -2 * wanted]], 1e-6)
+        close(jvp(activation, (x,), (error,))[1], [[wanted, -2 * wanted]], 1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
