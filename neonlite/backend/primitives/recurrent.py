@@ -140,7 +140,12 @@ def store_by_time(primitives: ReferencePrimitives, plan: Plan) -> None:
     def is_suitable_view(v: int) -> bool:
         """Return whether a value is a slice, which is read as fast with a stride, or a transpose for a product."""
         name = plan.step_of(v).op.name
-        return name == "slice" or (name == "transpose" and are_suitable(v))
+        return (name == "slice" and not is_reshaped(v)) or (name == "transpose" and are_suitable(v))
+
+    def is_reshaped(x: int) -> bool:
+        """Return whether a reshape, which is a view of the strides that were planned, reads a value or its views."""
+        views = [(v, plan.step_of(v).op.name) for v in readers(x) if plan.step_of(v).kind == "view"]
+        return any(name == "reshape" or is_reshaped(v) for v, name in views)
 
     for v in plan.offsets:
         step = plan.step_of(v)

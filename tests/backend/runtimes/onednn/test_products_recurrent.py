@@ -145,6 +145,20 @@ def test_strided_views_and_other_memory_orders_are_read(be):
             np.testing.assert_array_equal(one, other)
 
 
+@one_way
+def test_rows_of_the_outputs_may_be_reshaped(be, kind):
+    """Outputs that are stored by time have other strides: a reshape of some of their rows would be a copy."""
+    T, N, H = 8, 32, 24
+    found = []
+    for dtype in ("float32", "float64"):
+        rng, gates = np.random.default_rng(0), 4 if kind == "LSTM" else 3
+        shapes = [(20, T * N), (gates * H, 20), (gates * H, H), (gates * H, 1), *[(H, N)] * (gates - 2)]
+        y = getattr(be, kind.lower())(*(be.array(rng.normal(size=s) / 3, dtype=dtype) for s in shapes), steps=T)
+        rows = be.build("slice", y, index=((1, 3, 1), (0, T * N, 1)))
+        found.append(be.evaluate([be.reshape(rows, (3 * T, N))])[0].get())
+    np.testing.assert_allclose(*found, atol=1e-5)
+
+
 @every_kind
 def test_the_backward_pass_may_run_twice(be, kind):
     layer = made(be, gated(kind))
