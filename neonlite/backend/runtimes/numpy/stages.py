@@ -474,11 +474,8 @@ class FusedStage:
         partial_views, registers = self.executor.cached_views((self, workers), lambda: self._make_views(workers))
         partials = [partial_views.get(n, x) for n, x in enumerate(results)]
         operands += partials
-        function, block_slices, free_registers = (
-            self.generated,
-            self.block_slices,
-            iter(registers),
-        )  # one set per worker
+        function, block_slices = self.generated, self.block_slices
+        free_registers = iter(registers)  # one set per worker
 
         def work(block_indices: Iterator[int]) -> None:
             arrays_of_worker = operands + next(free_registers)
