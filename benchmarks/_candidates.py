@@ -184,12 +184,12 @@ __device__ inline Sums add(Sums a, Sums b) { return {a.gamma + b.gamma, a.beta +
     float* y, float* dgamma, float* dbeta""",
     READ="""const float* const arrays[] = {x + c * size, dy + c * size};
         const float m = mean[c], scale = 1.0f / sqrtf(variance[c] + (float)eps);""",
-    ACCUMULATE="""mine.gamma = mine.gamma + (xs[0].at[q] - m) * scale * xs[1].at[q];
+    ACCUMULATE="""mine.gamma = mine.gamma + (xs[0].at[q] - m) * xs[1].at[q];
                     mine.beta = mine.beta + xs[1].at[q];""",
-    RESULTS="""const float g = gamma[c];
-            if (threadIdx.x == 0 && part == 0) dgamma[c] = sums.gamma, dbeta[c] = sums.beta;""",
-    NORMALIZE="""const float error = ((xs[0].at[q] - m) * scale * sums.gamma + sums.beta) * (float)over_size;
-                    out.at[q] = (xs[1].at[q] - error) * g * scale;""",
+    RESULTS="""const float of_gamma = sums.gamma * scale, factor = scale * gamma[c];
+            const float k = scale * of_gamma * (float)over_size, shift = sums.beta * (float)over_size;
+            if (threadIdx.x == 0 && part == 0) dgamma[c] = of_gamma, dbeta[c] = sums.beta;""",
+    NORMALIZE="out.at[q] = (xs[1].at[q] - (xs[0].at[q] - m) * k - shift) * factor;",
 )
 
 
