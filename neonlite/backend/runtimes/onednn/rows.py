@@ -88,39 +88,35 @@ class OneDNNRows(OneDNNBatchNorm):
         """Compute ``z = d - log(sum(e^d))`` of ``d = x - max(x)`` of each row.
 
         oneDNN's log-softmax has up to 20 times the error of NumPy's functions. Here it computes all but the logarithms
-        of the sums, in blocks of rows that stay in the caches: a large one on all threads, several on one thread each.
-        As exp of a NaN is infinity in oneDNN, so is the sum of a row with a NaN or an infinity, whose results are NaN.
+        of the sums, in blocks of rows that stay in the caches, on oneDNN's threads: those of Python would compete with
+        them after a product. As exp of a NaN is infinity in oneDNN, so is the sum of a row with a NaN or an infinity,
+        whose results are NaN.
         """
         size, columns = log_softmax_block(x.shape)
-        count, row_bytes = -(-len(x) // size), x.itemsize * columns
-        threads = 1 if count > 1 else max(1, x.size * OP_COST["exp"] // MIN_WORK_PER_THREAD)
-        request = dnnl.ARG_WORKSPACE, size * (row_bytes + 2 * x.itemsize), x.dtype
-
-        def work(blocks: Iterator[int]) -> None:
-            buffer = self._arg_buffer(*request)  # exponentials, and the maximum and the sum of each row
-            of_x, of_z, of_e = (data_address(array).value for array in (x, z, buffer))
-            of_largest = of_e + size * row_bytes
-            of_total = of_largest + size * x.itemsize
-            for i in blocks:
-                rows, offset = min(size, len(x) - i * size), i * size * row_bytes
-                total = buffer[size * (columns + 1) :][:rows]
-                block: LogSoftmax = self._get_cached(create_log_softmax, (rows, columns))
-                with block.exp.library.use_threads(threads):
-                    block.maximum(of_x + offset, of_largest)
-                    block.exp(of_x + offset, of_largest, of_e)
-                    if block.total is None:
-                        np.add.reduce(buffer[: rows * columns].reshape(rows, columns), axis=1, out=total)
-                    else:
-                        block.total(of_e, of_total)
-                    np.log(total, out=total)
-                    np.putmask(total, np.isinf(total), np.nan)
-                    block.difference(of_x + offset, of_largest, of_total, of_z + offset)
-
+        row_bytes = x.itemsize * columns
+        buffer = self._arg_buffer(dnnl.ARG_WORKSPACE, size * (row_bytes + 2 * x.itemsize), x.dtype)
         if not self.runtime.has_values:
-            self._arg_buffer(*request)
             return
         check_writeable(z)
-        run_blocks(work, count, x.size)
+        # of the buffer: exponentials, and the maximum and the sum of each row
+        of_x, of_z, of_e = (data_address(array).value for array in (x, z, buffer))
+        of_largest = of_e + size * row_bytes
+        of_total = of_largest + size * x.itemsize
+        threads = max(1, x.size * OP_COST["exp"] // MIN_WORK_PER_THREAD)
+        for start in range(0, len(x), size):
+            rows, offset = min(size, len(x) - start), start * row_bytes
+            total = buffer[size * (columns + 1) :][:rows]
+            block: LogSoftmax = self._get_cached(create_log_softmax, (rows, columns))
+            with block.exp.library.use_threads(threads):
+                block.maximum(of_x + offset, of_largest)
+                block.exp(of_x + offset, of_largest, of_e)
+                if block.total is None:
+                    np.add.reduce(buffer[: rows * columns].reshape(rows, columns), axis=1, out=total)
+                else:
+                    block.total(of_e, of_total)
+                np.log(total, out=total)
+                np.putmask(total, np.isinf(total), np.nan)
+                block.difference(of_x + offset, of_largest, of_total, of_z + offset)
 
     def computes_log_softmax_backward(self, rows: tuple[int, ...]) -> bool:
         """Return whether oneDNN has a fast primitive that is precise."""
