@@ -458,31 +458,18 @@ MAX_ROW_ELEMENTS = 1 << 10  # of rows of several pixels; by thresholds.py, 1 << 
 MIN_TRANSPOSED = 1 << 15  # elements of a transpose from which its copy is a step; by benchmarks/thresholds.py
 
 
+def primitive_op(name: str, doc: str, cost: int = 0) -> Op:
+    """Return an op that only plans have, with its operations for each element of the result."""
+    return Op(name, doc=doc, kind="library", has_method=False, flops_fn=lambda z, *operands: cost * math.prod(z))
+
+
 # batch_norm of images in NHWC, which one primitive computes from x, gamma and beta, or the normalization of rows, from
 # x alone; and the means and the variances
-NORMALIZED = Op(
-    "normalized",
-    doc="batch_norm in NHWC, with relu or without, or normalize over the last axes",
-    kind="library",
-    has_method=False,
-    flops_fn=lambda z, *operands: 7 * math.prod(z),
-)
-MEANS = Op("means", doc="the means of the channels or rows", kind="library", has_method=False)
-VARIANCES = Op("variances", doc="the variances of the channels or rows", kind="library", has_method=False)
-SOFTMAX = Op(
-    "softmax",
-    doc="softmax over the last axis",
-    kind="library",
-    has_method=False,
-    flops_fn=lambda z, x: 5 * math.prod(z),
-)
-LOG_SOFTMAX = Op(
-    "log_softmax",
-    doc="log_softmax over the last axis",
-    kind="library",
-    has_method=False,
-    flops_fn=lambda z, x: 5 * math.prod(z),
-)
+NORMALIZED = primitive_op("normalized", "batch_norm in NHWC, with relu or without, or normalize over the last axes", 7)
+MEANS = primitive_op("means", "the means of the channels or rows")
+VARIANCES = primitive_op("variances", "the variances of the channels or rows")
+SOFTMAX = primitive_op("softmax", "softmax over the last axis", 5)
+LOG_SOFTMAX = primitive_op("log_softmax", "log_softmax over the last axis", 5)
 CONV_BIAS, CONV_BIAS_RELU = (
     Op(
         name,
@@ -493,29 +480,19 @@ CONV_BIAS, CONV_BIAS_RELU = (
     )
     for name in ("conv_bias", "conv_bias_relu")
 )
-SOFTMAX_BACKWARD = Op(
-    "softmax_backward",
-    doc="the gradient of softmax over the last axes, from dz and its result",
-    kind="library",
-    has_method=False,
-    flops_fn=lambda z, *operands: 4 * math.prod(z),
+SOFTMAX_BACKWARD = primitive_op(
+    "softmax_backward", "the gradient of softmax over the last axes, from dz and its result", 4
 )
-LOG_SOFTMAX_BACKWARD = Op(
-    "log_softmax_backward",
-    doc="the gradient of log_softmax over the last axis, from dz and its result",
-    kind="library",
-    has_method=False,
-    flops_fn=lambda z, *operands: 4 * math.prod(z),
+LOG_SOFTMAX_BACKWARD = primitive_op(
+    "log_softmax_backward", "the gradient of log_softmax over the last axis, from dz and its result", 4
 )
-NORMALIZED_BACKWARD = Op(
+NORMALIZED_BACKWARD = primitive_op(
     "normalized_backward",
-    doc="the gradient of normalize over the last axes, from dz, x, the means, the variances, and gamma if there is one",
-    kind="library",
-    has_method=False,
-    flops_fn=lambda z, *operands: 9 * math.prod(z),
+    "the gradient of normalize over the last axes, from dz, x, the means, the variances, and gamma if there is one",
+    9,
 )
-GAMMA_BACKWARD = Op("gamma_backward", doc="the gradient of gamma of each column", kind="library", has_method=False)
-BETA_BACKWARD = Op("beta_backward", doc="the gradient of beta of each column", kind="library", has_method=False)
+GAMMA_BACKWARD = primitive_op("gamma_backward", "the gradient of gamma of each column")
+BETA_BACKWARD = primitive_op("beta_backward", "the gradient of beta of each column")
 ROW_FUNCTIONS: dict[Op, Callable[[ReferencePrimitives], Callable[..., None]]] = {
     NORMALIZED: lambda primitives: primitives.row_norm,
     SOFTMAX: lambda primitives: primitives.softmax,
@@ -524,7 +501,7 @@ ROW_FUNCTIONS: dict[Op, Callable[[ReferencePrimitives], Callable[..., None]]] = 
     LOG_SOFTMAX_BACKWARD: lambda primitives: primitives.log_softmax_backward,
     NORMALIZED_BACKWARD: lambda primitives: primitives.row_norm_backward,
 }
-ROUNDED = Op("rounded", doc="x / scale rounded to int8, or x to the bits of bfloat16", kind="library", has_method=False)
+ROUNDED = primitive_op("rounded", "x / scale rounded to int8, or x to the bits of bfloat16")
 QUANTIZED_DOT, QUANTIZED_CONV = (
     Op(name, doc=f"{name}, with relu or without", kind="library", has_method=False, flops_fn=flops_fn)
     for name, flops_fn in (
@@ -538,7 +515,7 @@ RESULTS |= {(NORMALIZED_BACKWARD, 5): (NORMALIZED_BACKWARD, GAMMA_BACKWARD, BETA
 JOINED = {"max_pool_indices": "max_pool", "attention_stats": "fused_attention"}
 JOINED |= {"fused_attention_backward": "fused_attention_backward"}  # of q, of k and of v
 JOINED |= {x.name: main.name for main, *more in RESULTS.values() for x in more}
-TRANSPOSED = Op("transposed", doc="a contiguous copy of a transpose", kind="library", has_method=False)
+TRANSPOSED = primitive_op("transposed", "a contiguous copy of a transpose")
 REORDER = Op("reorder", OPS["transpose"].run, doc="images copied to another layout", kind="library", has_method=False)
 
 

@@ -135,7 +135,7 @@ def sequences(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
 
 
 def heads(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
-    """Return attention, its stats and its gradients, of 2 heads of 2 steps of 2 sequences, together and apart."""
+    """Return attention of 2 heads, its stats and its gradients, with q, k and v in one array and in three."""
     rows = [be.build("slice", a / 16, index=((0, n, 1), (0, 16, 1))) for a, n in ((x, 12), (y, 4))]
     qkv, dz = (be.reshape(a, shape) for a, shape in zip(rows, ((2, 2, 3, 2, 8), (2, 2, 2, 8)), strict=True))
     apart, trees = [be.reshape(x[4 * n : 4 * n + 4, :16] / 16, (2, 2, 2, 8)) for n in range(3)], []
